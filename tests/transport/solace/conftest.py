@@ -46,6 +46,14 @@ def made() -> list[SolaceTransport]:
 
 
 @pytest.fixture
+async def transport(make_transport: Callable[[str], SolaceTransport]) -> SolaceTransport:
+    """One that is open."""
+    transport = make_transport("first")
+    await transport.open()
+    return transport
+
+
+@pytest.fixture
 async def make_transport(
     broker: BrokerServer, client_path: ClientPathChoice, made: list[SolaceTransport]
 ) -> AsyncIterator[Callable[[str], SolaceTransport]]:

@@ -24,10 +24,8 @@ MakeTransport = Callable[..., SolaceTransport]
     ids=["one", "many"],
 )
 async def test_a_payload_that_only_its_properties_make_too_large_is_refused_and_one_that_fits_is_sent(
-    make_transport: MakeTransport, properties: dict[str, Any]
+    transport: SolaceTransport, properties: dict[str, Any]
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
 
     parts = [part.encode() if isinstance(part, str) else part for part in (*properties, *properties.values())]
     own_bytes = sum(len(part) for part in parts if isinstance(part, bytes))
@@ -48,9 +46,7 @@ async def test_a_transport_that_is_not_open_sends_nothing(make_transport: MakeTr
     transport.send_direct(Message("orders/new", b""))
 
 
-async def test_a_send_that_nobody_waits_for_any_more_does_no_harm(make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
+async def test_a_send_that_nobody_waits_for_any_more_does_no_harm(transport: SolaceTransport) -> None:
     transport.send(Message("orders/new", b"")).cancel()
     await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
 

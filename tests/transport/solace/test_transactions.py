@@ -41,10 +41,8 @@ async def test_where_transactions_are_not_allowed_they_are_refused_and_all_else_
 
 
 async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     commits = []
     commit = broker.engine.transactions.commit
     monkeypatch.setattr(
@@ -61,11 +59,9 @@ async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
 
 
 async def test_the_client_is_told_that_a_commit_may_take_longer_than_it_waits_by_itself(
-    make_transport: MakeTransport,
+    transport: SolaceTransport,
 ) -> None:
     """After 10 s without an answer it ended the connection with all flows on it, at each commit of a slow broker."""
-    transport = make_transport("first")
-    await transport.open()
     async with asyncio.timeout(PATIENCE_S):
         await transport.send_together([Message("orders/new", b"")])
     session = transport._session
@@ -74,10 +70,8 @@ async def test_the_client_is_told_that_a_commit_may_take_longer_than_it_waits_by
 
 
 async def test_what_breaks_off_on_its_way_leaves_nothing_to_the_next_transaction(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     async with asyncio.timeout(PATIENCE_S):
         await transport.send_together([Message("orders/new", b"")])
         session = transport._session
@@ -99,10 +93,8 @@ async def test_what_breaks_off_on_its_way_leaves_nothing_to_the_next_transaction
 
 
 async def test_what_is_cancelled_while_others_are_refused_is_not_tried_alone(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     commits, ends = [], []
     commit = broker.engine.transactions.commit
 
@@ -124,11 +116,9 @@ async def test_what_is_cancelled_while_others_are_refused_is_not_tried_alone(
 
 
 async def test_what_is_cancelled_while_its_commit_waits_for_a_thread_is_not_published(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
     """Its handler was to be called again, and sent the same once more."""
-    transport = make_transport("first")
-    await transport.open()
     may_go_on = threading.Event()
     occupying = [transport._threads.begin(may_go_on.wait, PATIENCE_S) for _ in range(THREAD_COUNT)]
     transport.send_together([Message("orders/new", b"")]).cancel()
@@ -141,12 +131,10 @@ async def test_what_is_cancelled_while_its_commit_waits_for_a_thread_is_not_publ
 
 @pytest.mark.parametrize("is_tried_at_once", [False, True])
 async def test_a_commit_that_is_lost_with_the_connection_does_not_keep_the_client_from_coming_back(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch, is_tried_at_once: bool
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch, is_tried_at_once: bool
 ) -> None:
     """Its transacted session was closed while the client opened it again; the member took itself for cut off, for
     good."""
-    transport = make_transport("first")
-    await transport.open()
     changes: list[bool] = []
     transport.watch_connection(changes.append)
     commit, lost = broker.engine.transactions.commit, list[Any]()
@@ -172,9 +160,7 @@ async def test_a_commit_that_is_lost_with_the_connection_does_not_keep_the_clien
     assert not lost[0].is_connected
 
 
-async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
+async def test_closing_ends_what_waits(broker: BrokerServer, transport: SolaceTransport) -> None:
     ends = [transport.send_together([Message("orders/new", b"")] * 200) for _ in range(20)]
     await transport.close()
     async with asyncio.timeout(PATIENCE_S):

@@ -97,10 +97,8 @@ async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
 
 @pytest.mark.usefixtures("no_reconnects")
 async def test_a_session_that_ended_for_good_is_replaced(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     heard: asyncio.Queue[Message] = asyncio.Queue()
     await transport.subscribe("events/>", heard.put_nowait)
     flow, recorder = await bind(transport)
@@ -177,10 +175,8 @@ async def test_what_waits_for_a_session_fails_when_the_transport_is_closed(
 
 @ONE_PATH
 async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     heard: asyncio.Queue[Message] = asyncio.Queue()
     broker.faults.refuse(Asked.SUBSCRIBE, 403, "Subscription ACL Denied", "first")
     with pytest.raises(SubscribeFailed, match="cannot subscribe to events/>: Subscription ACL Denied") as refused:
@@ -193,10 +189,8 @@ async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
 
 
 @ONE_PATH
-async def test_a_subscription_in_an_outage_fails_at_once(broker: BrokerServer, make_transport: MakeTransport) -> None:
+async def test_a_subscription_in_an_outage_fails_at_once(broker: BrokerServer, transport: SolaceTransport) -> None:
     """The client was seen to wait for the end of the outage: whoever asked waited, and a control thread with him."""
-    transport = make_transport("first")
-    await transport.open()
     told: asyncio.Queue[bool] = asyncio.Queue()
     transport.watch_connection(told.put_nowait)
     await broker.stop()
@@ -243,11 +237,9 @@ async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
 
 
 async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
     """Who may not hear goes on with everything else, as after a reconnect."""
-    transport = make_transport("first")
-    await transport.open()
     told: asyncio.Queue[bool] = asyncio.Queue()
     heard: asyncio.Queue[Message] = asyncio.Queue()
     await transport.subscribe("events/>", heard.put_nowait)
@@ -269,10 +261,8 @@ async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
 
 @pytest.mark.usefixtures("no_reconnects")
 async def test_what_was_not_confirmed_when_the_session_ended_fails(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     await broker.stop()
     future = transport.send(Message("orders/new", b""))
     with pytest.raises(PublishFailed) as failure:
@@ -334,9 +324,7 @@ async def test_a_connect_that_nobody_answers_ends_at_once_when_it_is_cancelled(c
             await transport.close()
 
 
-async def test_a_bind_in_an_outage_waits_for_its_end(broker: BrokerServer, make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
+async def test_a_bind_in_an_outage_waits_for_its_end(broker: BrokerServer, transport: SolaceTransport) -> None:
     told = FlowRecorder()
     await transport.bind(QUEUE, Epoch(1), told)
     await told.until_active()

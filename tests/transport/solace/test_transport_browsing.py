@@ -25,11 +25,9 @@ QUEUE = QueueName("orders/0")
 
 
 async def test_closing_ends_a_browser_that_the_broker_has_not_answered(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
     """Both waited for ever, and kept the process from exiting."""
-    transport = make_transport("first")
-    await transport.open()
     broker.faults.stall("first")
     browsing = asyncio.ensure_future(transport.browse(QUEUE, 0.2))
     await asyncio.wait([browsing], timeout=0.2)

@@ -26,10 +26,8 @@ QUEUE = QueueName("orders/0")
 @PUBLIC_ONLY
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_an_unbind_waits_until_the_broker_has_read_it(
-    broker: BrokerServer, make_transport: MakeTransport, *, goes_on: bool
+    broker: BrokerServer, transport: SolaceTransport, *, goes_on: bool
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     flow, recorder = await bind(transport)
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
@@ -133,10 +131,8 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REJECTED])
 async def test_an_outcome_that_cannot_be_settled_in_order_ends_the_flow(
-    make_transport: MakeTransport, outcome: Outcome
+    transport: SolaceTransport, outcome: Outcome
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     flow, recorder = await bind(transport)
     await publish(transport, 2)
     first, second = await recorder.until_received(2)
@@ -150,10 +146,8 @@ async def test_an_outcome_that_cannot_be_settled_in_order_ends_the_flow(
 
 
 async def test_settlements_that_a_broken_connection_lost_go_again_before_later_ones(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     flow, recorder = await bind(transport)
     await publish(transport, 4)
     deliveries = await recorder.until_received(4)

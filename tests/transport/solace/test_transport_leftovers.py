@@ -50,9 +50,7 @@ async def test_refused_connections_and_binds_leave_nothing_behind(
     await eventually(lambda: receiver_count() <= receivers)
 
 
-async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
+async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, transport: SolaceTransport) -> None:
 
     async def cycle(epoch: int) -> None:
         recorder = FlowRecorder()
@@ -75,11 +73,9 @@ async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_tra
 
 @pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
 async def test_a_flow_that_gets_no_thread_is_not_bound(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the public path, which needs one for each. It stayed bound, so that nobody else was fed."""
-    transport = make_transport("first")
-    await transport.open()
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -95,11 +95,9 @@ async def test_a_right_to_publish_that_was_given_back_is_had_by_another_login(
 
 
 async def test_what_waits_for_its_confirm_without_the_right_does_not_wait_for_ever(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
     """The client keeps it over the outage; without the right it neither sends it again nor says so."""
-    transport = make_transport("first")
-    await transport.open()
     told = await connections(transport)
     waiting = [transport.send(Message("orders/new", bytes(20_000))) for _ in range(600)]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -120,10 +118,8 @@ async def test_what_waits_for_its_confirm_without_the_right_does_not_wait_for_ev
 
 
 async def test_what_the_broker_refuses_someone_with_the_right_costs_no_session(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     told = await connections(transport)
     allow(broker, may_receive=False)
     with pytest.raises(BindFailed) as failure:

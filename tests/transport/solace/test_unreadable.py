@@ -123,10 +123,8 @@ def plain(payload: bytes) -> Relay:
 
 
 async def test_a_part_that_neither_order_nor_payload_depends_on_keeps_no_message_back(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     for relay, _ in LENIENT.values():
         fill(broker, plain(b"0"), relay)
     _, recorder = await bind(transport)
@@ -137,10 +135,8 @@ async def test_a_part_that_neither_order_nor_payload_depends_on_keeps_no_message
 
 
 async def test_what_is_behind_an_unreadable_message_waits_and_what_was_before_it_is_handled_once(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    transport = make_transport("first")
-    await transport.open()
     fill(broker, plain(b"0"), plain(b"1"), CUT_SHORT, plain(b"3"), plain(b"4"))
     first, second = FlowRecorder(), FlowRecorder()
     with capture_logs() as logs:
