@@ -226,7 +226,7 @@ class SolaceTransport:
             flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
         except OSError as error:
             # The first path takes a pipe, and the process may open no more files.
-            raise BindFailed(queue, str(error)) from error
+            raise BindFailed(queue, f"no pipe for its messages: {error}") from error
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session)
