@@ -268,7 +268,7 @@ async def test_a_bind_for_which_no_file_can_be_opened_fails_and_is_no_end(
     if compiled.INTAKE is not None:
         with monkeypatch.context() as poor:
             poor.setattr(os, "pipe", fail)
-            with pytest.raises(BindFailed, match="no pipe for its messages: .*Too many open files") as refused:
+            with pytest.raises(BindFailed, match=r"no pipe for its messages: .*Too many open files") as refused:
                 await transport.bind(QUEUE, Epoch(1), FlowRecorder())
         assert not refused.value.permanent
     await (await bind_settling(transport, 2)).until(1)
