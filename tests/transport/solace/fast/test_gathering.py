@@ -4,6 +4,7 @@ moves."""
 import asyncio
 import errno
 import os
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import combinations_with_replacement
@@ -210,6 +211,74 @@ async def test_what_another_thread_gathers_while_an_event_is_posted_does_not_ove
         rig.seal()
     await until_nothing_waits(rig)
     assert rig.taken == [1, 2]
+
+
+class Meeting:
+    """Two network threads and the loop: between two steps of one of them the others may go on, as chance has it."""
+
+    def __init__(self, rig: Rig, chance: random.Random) -> None:
+        self._rig = rig
+        self._chance = chance
+        self._post = rig.inbox.post
+        self._is_looking = False
+        self._left = {first: [*chance.choices((EVENT, ("gather",)), k=5)] for first in (100, 200)}
+        self._made = dict.fromkeys(self._left, 0)
+        self._under_way: set[int] = set()
+        rig.intake.meanwhile = self.go_on
+
+    def post(self, *item: Any) -> bool:
+        """In place of the inbox's own."""
+        self.go_on()
+        room = self._post(*item)
+        self.go_on()
+        return room
+
+    def go_on(self, _: str = "") -> None:
+        while self._chance.random() < 0.5:
+            idle = [first for first, left in self._left.items() if left and first not in self._under_way]
+            if idle and self._chance.random() < 0.7:
+                self._act(self._chance.choice(idle))
+            elif not self._is_looking:
+                self._is_looking = True
+                self._rig.gathering._ring()
+                self._is_looking = False
+
+    def finish(self) -> dict[int, int]:
+        """Come to the end of all stories; returns how many numbers each thread has given."""
+        while any(self._left.values()):
+            self.go_on()
+        self._rig.intake.meanwhile = lambda _: None
+        return self._made
+
+    def _act(self, first: int) -> None:
+        self._under_way.add(first)
+        number = first + self._made[first]
+        self._made[first] += 1
+        for act in self._left[first].pop(0):
+            if act == "seal":
+                self._rig.seal()
+            elif act == "post":
+                self._rig.post(number)
+            else:
+                self._rig.gather(number)
+            self.go_on()
+        self._under_way.remove(first)
+
+
+async def test_each_of_two_threads_keeps_its_order_however_they_and_the_loop_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(1_000):
+        rig = Rig()
+        meeting = Meeting(rig, random.Random(seed))
+        with monkeypatch.context() as slow:
+            slow.setattr(rig.inbox, "post", meeting.post)
+            made = meeting.finish()
+        await until_nothing_waits(rig)
+        rig.inbox.close()
+        for first, count in made.items():
+            taken = [number for number in rig.taken if first <= number < first + 100]
+            assert taken == list(range(first, first + count)), seed
 
 
 async def test_a_loop_that_moves_again_takes_what_has_gathered_before_it_has_more_come(rig: Rig) -> None:
