@@ -355,12 +355,13 @@ class Dispatcher:
         handling = attempt.handling
         if attempt.is_stuck:
             self._pool.stand_down()
-        if attempt.interrupted_by is InterruptedBy.RECALL:
+        if attempt.interrupted_by in (InterruptedBy.RETURN, InterruptedBy.STOP):
+            # Its handler was not called.
+            handling.attempts -= 1
+        if attempt.interrupted_by in (InterruptedBy.RETURN, InterruptedBy.RECALL):
             self._finish(lane, None)
             return
         if attempt.interrupted_by is InterruptedBy.STOP:
-            # Its handler was not called.
-            handling.attempts -= 1
             self._hold(lane)
             return
         # A stop of the process makes handlers fail, and time-outs pass, before anything else has noticed it.

@@ -25,8 +25,13 @@ class InterruptedBy(Enum):
     """It took too long; this attempt failed."""
     RECALL = "recall"
     """Its flow wants it to end; the delivery has no outcome (L7)."""
+    RETURN = "return"
+    """Its flow has taken back what has not started before it was called; the same, and this was no attempt."""
     STOP = "stop"
-    """Its queue has stopped before it was called; the delivery is held."""
+    """Its queue has stopped before it was called; the delivery is held, and this was no attempt."""
+
+
+_RECALLS = (InterruptedBy.RECALL, InterruptedBy.RETURN)
 
 
 class Attempt:
@@ -55,11 +60,11 @@ class Attempt:
         what nobody has interrupted."""
         if why is InterruptedBy.STOP and self.interrupted_by is not None:
             return
-        if self.interrupted_by is why is InterruptedBy.RECALL:
+        if self.interrupted_by not in _RECALLS:
+            self.interrupted_by = why
+        elif why in _RECALLS:
             # By its flow and by its member, which have the same deadline: the handler is cleaning up.
             return
-        if self.interrupted_by is not InterruptedBy.RECALL:
-            self.interrupted_by = why
         self.task.cancel()
 
     def is_of(self, queue: QueueName, epoch: Epoch) -> bool:
@@ -170,7 +175,7 @@ class RunningAttempts:
 
     def recall_put_off(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel what waits to be called, of one flow handle, and whatever of it is put off later."""
-        self._end_waiting(queue, epoch, InterruptedBy.RECALL)
+        self._end_waiting(queue, epoch, InterruptedBy.RETURN)
 
     def hold_put_off(self, queue: QueueName, epoch: Epoch) -> None:
         """The same, for a flow handle that starts nothing more and keeps what it has."""
@@ -181,7 +186,7 @@ class RunningAttempts:
             if attempt.is_of(queue, epoch):
                 attempt.interrupt(why)
         for attempt in self._attempts.values():
-            if attempt.is_of(queue, epoch) and attempt.ends_waiting is not InterruptedBy.RECALL:
+            if attempt.is_of(queue, epoch) and attempt.ends_waiting is not InterruptedBy.RETURN:
                 attempt.ends_waiting = why
 
     def handlings(self) -> list[Handling]:

@@ -112,6 +112,7 @@ async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery, take_
         await made.until_ended(2)
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert desk.batches == [(1.0, [2])]
+    assert [handling.attempts for handling in made.ends] == [0, 1], "what was not called has not been tried"
 
 
 async def test_a_batch_that_is_being_handled_when_its_flow_is_lost_goes_on(rig, delivery):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing.group_context import running
 from tests.runtime.parking.poisoned import parked
@@ -76,3 +77,21 @@ async def test_a_member_says_whether_it_cut_a_replay_short_as_it_left(takes_s: f
     assert (report.left_behind, report.is_clean) == (0 if is_clean else 1, is_clean)
     waited = [log for log in logs if log["event"] == "drain_waits"]
     assert [(log["unanswered"], log["key"]) for log in waited] == [(1, "a")]
+
+
+async def test_a_replay_that_waits_for_its_batch_is_not_cut_short_when_its_member_leaves() -> None:
+    handlers, called = Handlers(), []
+
+    @handlers.batch_handler("orders/>", max_count=2, max_wait="5s")
+    async def on_orders(orders: Batch) -> None:
+        called.append(len(orders))
+        raise ValueError("poison")
+
+    async with running(handlers, members=1, settings=SETTINGS) as group:
+        await group.publish("orders/new", b"1", key="a")
+        await group.until(lambda: bool(parked(group)))
+        await group.unpark("a")
+        await group.advance(1)
+        report = await group.stop("member-0")
+        assert len(parked(group)) == 1
+    assert (called, report.left_behind, report.exit_code) == ([1], 0, 0)

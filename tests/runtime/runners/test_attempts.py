@@ -92,7 +92,7 @@ async def test_a_recall_reaches_what_is_put_off_and_no_other_handle(start):
     watch.put_off(handling)
     watch.recall(QUEUE, Epoch(1))
     assert (task.cancelled_at, later_task.cancelled_at, others_task.cancelled_at) == ([0], [], [])
-    assert attempt.interrupted_by is InterruptedBy.RECALL
+    assert attempt.interrupted_by is InterruptedBy.RETURN
     watch.close()
 
 
@@ -105,7 +105,7 @@ async def test_what_is_put_off_when_its_flow_has_taken_back_what_has_not_started
     watch.put_off(handling)
     watch.put_off(later)
     assert (task.cancelled_at, later_task.cancelled_at) == ([0], [])
-    assert attempt.interrupted_by is InterruptedBy.RECALL
+    assert attempt.interrupted_by is InterruptedBy.RETURN
     watch.close()
 
 
