@@ -412,6 +412,10 @@ class Engine:
             effects += self.open_window(flow, NO_DELIVERY, 0)
         return BoundQueue(flow, active, found.settings, granted(found.settings, known.username), group), effects
 
+    def is_bound(self, flow: FlowId) -> bool:
+        """Whether a flow is there, and was not ended by whatever has become of its queue."""
+        return flow in self._flows
+
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
 

@@ -88,9 +88,11 @@ class MemoryFlow:
         self.flush()
         flow_id = self.flow_id
         self.die()
-        if flow_id is not None:
-            self._post(self._engine.unbind(flow_id))
-        return flow_id is not None
+        # The news of an end may still be on its way.
+        if flow_id is None or not self._engine.is_bound(flow_id):
+            return False
+        self._post(self._engine.unbind(flow_id))
+        return True
 
     # -- for the transport
 

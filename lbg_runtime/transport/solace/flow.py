@@ -94,6 +94,7 @@ class SolaceFlow:
         "_state",
         "_threads",
         "_unsettled",
+        "_was_ended",
         "_window",
         "epoch",
         "queue",
@@ -130,6 +131,8 @@ class SolaceFlow:
         self._obstacle: str | None = None
         """What is wrong with the message that the handle ends at."""
         self._end_reason = ""
+        self._was_ended = False
+        """The broker has ended it, and the news of that came when it was being given up already."""
         self._ending: asyncio.Future[None] | None = None
         self._session: SolaceSession | None = None
         self._receiver: Any = None
@@ -261,7 +264,7 @@ class SolaceFlow:
             self._ending = self._threads.begin(self.terminate)
         if self._ending is not None:
             await wait_to_the_end(self._ending)
-        return was_live and await self._has_read()
+        return was_live and await self._has_read() and not self._was_ended
 
     # -- for the transport
 
@@ -325,6 +328,7 @@ class SolaceFlow:
     def _event_happened(self, happened: tuple[NativeFlowEvent, str]) -> None:
         event, text = happened
         if self._state is HandleState.DEAD:
+            self._was_ended |= event in (NativeFlowEvent.DOWN, NativeFlowEvent.REBIND_REFUSED)
             return
         match event:
             case NativeFlowEvent.ACTIVE:

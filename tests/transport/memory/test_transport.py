@@ -226,3 +226,13 @@ async def test_a_transport_is_opened_once(broker: MemoryBroker) -> None:
     await transport.close()
     with pytest.raises(ConnectFailed):
         await transport.open()
+
+
+async def test_the_unbind_of_a_flow_that_the_broker_has_ended_is_not_confirmed(broker: MemoryBroker) -> None:
+    """Its settlements had not left, and the news of its end is still on its way."""
+    transport = await open_transport(broker, ack_delay_s=1.0)
+    flow, recorder = await bind(transport)
+    await publish(transport, 1)
+    flow.settle((await recorder.until_received(1))[0].delivery_id, Outcome.ACCEPTED)
+    broker.post(broker.engine.delete_queue(DEFAULT_VPN, QUEUE))
+    assert not await flow.unbind()

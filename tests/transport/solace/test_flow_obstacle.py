@@ -15,6 +15,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.flow import END_AGAIN_S, OBSTACLE_PATIENCE_S, SolaceFlow
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
+from lbg_runtime.transport.solace.native import NativeFlowEvent
 
 QUEUE, EPOCH = QueueName("q"), Epoch(1)
 UNREADABLE = UnreadableMessage("for a test", DeliveryId(3))
@@ -181,6 +182,17 @@ async def test_of_a_handle_that_has_ended_by_itself_nobody_says_that_its_settlem
     assert await unbinding is is_live
     assert bench.threads.begun == [bench.flow.terminate]
     assert await bench.flow.unbind() is False
+
+
+@pytest.mark.parametrize("event", [NativeFlowEvent.DOWN, NativeFlowEvent.REBIND_REFUSED])
+async def test_nor_of_one_that_the_broker_had_ended_when_it_was_given_up(bench: Bench, event: NativeFlowEvent) -> None:
+    """The loop was busy, so that the news of it came later."""
+    unbinding = asyncio.ensure_future(bench.flow.unbind())
+    await asyncio.sleep(1)
+    bench.flow._event_happened((event, "Queue Shutdown"))
+    bench.threads.ended.set_result(None)
+    assert await unbinding is False
+    assert not bench.is_down, "nothing is reported after unbind"
 
 
 @pytest.mark.parametrize(
