@@ -10,6 +10,7 @@ from lbg_runtime.journal.reader import (
     RecordFile,
     check_directory,
     files_of,
+    open_from,
     open_records,
     tables_of,
 )
@@ -96,10 +97,10 @@ class _Tail:
         if self.file.hopeless:
             return
         try:
-            with open_records(self._path) as stream:
-                if self._place:
+            if self._place:
+                with open_records(self._path) as stream:
                     self.file.take_first_line_again(stream.readline())
-                stream.seek(self._place)
+            with open_from(self._path, self._place) as stream:
                 block = stream.read(_BLOCK_BYTES)
         except OSError as error:
             raise UserError(str(self._path), str(error.strerror), "a readable record file") from error

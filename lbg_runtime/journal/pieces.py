@@ -14,6 +14,7 @@ from lbg_runtime.journal.reader import (
     is_close,
     is_record,
     kind_of,
+    open_from,
     open_records,
     parse_line,
 )
@@ -38,11 +39,13 @@ class Place(NamedTuple):
 
 
 def cut_piece(path: Path, begin: Place) -> Place:
-    """Cut as far as the file has whole lines; return the same place again if nothing has changed. Raises `OSError`."""
+    """Cut as far as the file has whole lines; return the same place again if nothing has changed.
+
+    Raises `OSError`, also if the file does not reach as far as the place any more.
+    """
     if begin.is_endless:
         return begin
-    with open_records(path) as stream:
-        stream.seek(begin.end_bytes)
+    with open_from(path, begin.end_bytes) as stream:
         block = stream.read(_PIECE_BYTES)
     has_more = len(block) == _PIECE_BYTES
     lines = block[: block.rfind(b"\n") + 1]

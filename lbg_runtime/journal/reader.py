@@ -165,6 +165,19 @@ def open_records(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
+def open_from(path: Path, place: int) -> BinaryIO:
+    """The same, to read on where reading has ended before. Raises `OSError`, also if the file has become shorter.
+
+    What its writer appends then lies before that place, and would not be missed.
+    """
+    stream = open_records(path)
+    if os.fstat(stream.fileno()).st_size < place:
+        stream.close()
+        raise OSError(errno.EIO, "it has become shorter", str(path))
+    stream.seek(place)
+    return stream
+
+
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
     """Lines without their ends, the last of which may have been cut off; or None for a line that has no end."""
     rest = b""

@@ -271,3 +271,15 @@ def test_journals_are_complete_until_the_newest_record_less_the_delay_or_until_w
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file or directory"):
         RunFollower(tmp_path / "nowhere")
+
+
+def test_a_file_that_has_become_shorter_is_named(folders: tuple[Path, Path]) -> None:
+    """As by a rotation of logs that copies and empties: the records behind that were not read, and not missed."""
+    whole, _ = folders
+    story().write(whole)
+    follower = RunFollower(whole)
+    follower.look()
+    path = min(whole.glob("*.member.jsonl"))
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match=f"{path.name}: it has become shorter"):
+        follower.look()

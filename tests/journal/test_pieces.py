@@ -182,6 +182,16 @@ def test_a_text_that_reads_like_a_close_is_none(journal: Path, monkeypatch: pyte
     assert cut_piece(journal, Place()).is_closed
 
 
+def test_a_file_that_has_become_shorter_than_what_was_read_of_it_is_refused(journal: Path) -> None:
+    """As one that is gone: its member's next records lie before the place from which on it would be read."""
+    end = cut_piece(journal, Place())
+    assert cut_piece(journal, end) == end
+    with journal.open("rb+") as file:
+        file.truncate(end.end_bytes - 1)
+    with pytest.raises(OSError, match="it has become shorter"):
+        cut_piece(journal, end)
+
+
 def test_a_piece_that_is_not_all_there_any_more_is_not_read_as_if_it_were(journal: Path) -> None:
     """What is missing would count as read: a file that is copied over is shorter for a moment."""
     whole = journal.read_bytes()
