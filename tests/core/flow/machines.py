@@ -70,6 +70,13 @@ def active(machine: FlowMachine, now_ms: int = 0) -> FlowMachine:
     return machine
 
 
+def busy(place: Place = CYCLING) -> FlowMachine:
+    """Active, with delivery 1 in flight."""
+    machine = active(new_machine(place))
+    machine.handle(received(1), 1)
+    return machine
+
+
 def without_notes(commands: Iterable[Command]) -> list[Command]:
     return [command for command in commands if not isinstance(command, Note)]
 

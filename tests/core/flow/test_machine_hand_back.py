@@ -41,6 +41,7 @@ from tests.core.flow.machines import (
     STANDBY,
     active,
     bound,
+    busy,
     delivery,
     finished,
     machines_in,
@@ -54,8 +55,7 @@ from tests.core.rebind import REBIND
 
 
 def test_a_hand_back_handles_what_has_arrived_and_unbinds_after_a_quiet_gap() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     assert machine.handle(HandBackRequested("m"), 100) == [StopIntake(Epoch(1))]
     assert (machine.state, machine.cause) == (FlowState.DRAINING, ReleaseCause.HANDBACK)
     assert machine.handle(received(2), 110) == [Dispatch(delivery(2))]
@@ -84,8 +84,7 @@ def test_a_hand_back_has_the_name_of_its_request_until_the_handle_is_gone() -> N
 
 @pytest.mark.parametrize("event", [StopRequested(), FlowInactive(Epoch(1)), FlowDown(Epoch(1), "gone")])
 def test_what_ends_a_hand_back_otherwise_takes_its_name(event: MachineEvent) -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     machine.handle(event, 101)
     assert machine.cause is not ReleaseCause.HANDBACK
@@ -103,8 +102,7 @@ def test_after_a_hand_back_the_flow_stands_by_where_it_is_wanted(rank: int | Non
 
 
 def test_a_hand_back_that_takes_too_long_is_given_up_and_nothing_is_returned_or_cancelled() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(received(2), 1)
     machine.handle(HandBackRequested("m"), 100)
     machine.on_deadline(120)
@@ -125,8 +123,7 @@ def test_intake_stays_closed_after_a_given_up_hand_back_until_half_of_the_cap_is
 
 
 def test_a_hand_back_given_up_by_a_flow_that_gives_way_starts_a_new_cycle() -> None:
-    machine = active(new_machine(CYCLING))
-    machine.handle(received(1), 1)
+    machine = busy(CYCLING)
     machine.handle(HandBackRequested("m"), 29_000)
     machine.on_deadline(34_000)
     assert (machine.state, machine.deadline_ms) == (FlowState.ACTIVE, 64_000)
@@ -148,8 +145,7 @@ def test_a_hand_back_in_which_nothing_moves_any_more_returns_it_and_gives_the_qu
 
 
 def test_a_hand_back_looks_again_until_nothing_moves_or_its_time_is_over() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     looks = []
     while machine.state is FlowState.DRAINING:
@@ -163,8 +159,7 @@ def test_a_hand_back_looks_again_until_nothing_moves_or_its_time_is_over() -> No
 
 def test_what_arrives_after_a_look_is_dispatched_and_the_look_does_not_count() -> None:
     """Returned without it, the head of its key would be overtaken."""
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     machine.on_deadline(120)
     assert machine.handle(received(2), 120) == [Dispatch(delivery(2))]
@@ -173,8 +168,7 @@ def test_what_arrives_after_a_look_is_dispatched_and_the_look_does_not_count() -
 
 
 def test_what_arrives_when_a_hand_back_has_returned_the_rest_is_left_unstarted() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     machine.handle(HandlingStalled(Epoch(1)), 120)
     assert notes(machine.handle(received(2), 121)) == ["delivery_left_unstarted"]
@@ -211,8 +205,7 @@ def test_only_a_hand_back_ends_when_nothing_moves() -> None:
 
 @pytest.mark.parametrize("cause", [ReleaseCause.REBIND, ReleaseCause.STOP])
 def test_a_stopped_queue_is_given_up_in_any_drain_when_nothing_more_of_it_is_under_way(cause) -> None:
-    machine = active(new_machine(CYCLING))
-    machine.handle(received(1), 1)
+    machine = busy(CYCLING)
     began = machine.handle(StopRequested(), 30_000) if cause is ReleaseCause.STOP else machine.on_deadline(30_000)
     assert began == [StopIntake(Epoch(1))]
     assert machine.handle(HandlingStalled(Epoch(1), has_stopped=True), 30_019) == [], "more may be under way"
@@ -248,8 +241,7 @@ def test_a_hand_back_of_what_is_not_active_is_ignored(state: FlowState) -> None:
 
 
 def test_a_stop_during_a_hand_back_makes_it_a_stop_with_a_bound_of_its_own() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     assert machine.handle(StopRequested(), 5_000) == []
     assert (machine.cause, machine.deadline_ms) == (ReleaseCause.STOP, 10_000)
@@ -258,8 +250,7 @@ def test_a_stop_during_a_hand_back_makes_it_a_stop_with_a_bound_of_its_own() -> 
 
 
 def test_a_hand_back_that_loses_activity_waits_for_what_runs_and_binds_a_new_handle() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     assert machine.handle(FlowInactive(Epoch(1)), 200) == [ReturnUnstarted(Epoch(1))]
     assert (machine.cause, machine.deadline_ms) == (ReleaseCause.INACTIVE, None)
@@ -269,8 +260,7 @@ def test_a_hand_back_that_loses_activity_waits_for_what_runs_and_binds_a_new_han
 
 
 def test_a_handle_that_dies_in_a_hand_back_is_replaced() -> None:
-    machine = active(new_machine(STANDBY))
-    machine.handle(received(1), 1)
+    machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
     assert notes(machine.handle(FlowDown(Epoch(1), "gone"), 200)) == ["flow_lost"]
     assert machine.deadline_ms is not None

@@ -19,6 +19,7 @@ from lbg_runtime.model.ids import Epoch
 from tests.core.flow.machines import (
     active,
     bound,
+    busy,
     delivery,
     finished,
     new_machine,
@@ -30,8 +31,7 @@ from tests.core.flow.machines import (
 
 
 def test_a_flow_that_loses_activity_starts_nothing_more_and_settles_what_runs() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(received(2), 1)
     assert machine.handle(FlowInactive(Epoch(1)), 2) == [ReturnUnstarted(Epoch(1))]
     assert notes(machine.handle(received(3), 3)) == ["delivery_left_unstarted"]
@@ -55,16 +55,14 @@ def test_a_standby_keeps_its_handle_through_an_outage() -> None:
 
 
 def test_a_drain_that_loses_activity_returns_the_unstarted_before_its_deadline() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.on_deadline(30_000)
     assert machine.handle(FlowInactive(Epoch(1)), 30_005) == [ReturnUnstarted(Epoch(1))]
     assert (machine.cause, machine.deadline_ms) == (ReleaseCause.INACTIVE, None)
 
 
 def test_a_stop_that_loses_activity_stays_a_stop_with_its_deadline() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(StopRequested(), 100)
     machine.handle(FlowInactive(Epoch(1)), 105)
     assert (machine.cause, machine.deadline_ms) == (ReleaseCause.STOP, 5_100)
@@ -72,8 +70,7 @@ def test_a_stop_that_loses_activity_stays_a_stop_with_its_deadline() -> None:
 
 
 def test_a_handler_that_is_cancelled_unasked_sends_its_successors_back() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(received(2), 1)
     commands = machine.handle(finished(1, None), 2)
     assert notes(commands) == ["handling_abandoned"]
@@ -82,8 +79,7 @@ def test_a_handler_that_is_cancelled_unasked_sends_its_successors_back() -> None
 
 
 def test_a_handler_that_is_cancelled_unasked_ends_a_drains_patience() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(received(2), 1)
     machine.on_deadline(30_000)
     assert without_notes(machine.handle(finished(1, None), 30_002)) == [ReturnUnstarted(Epoch(1))]
@@ -91,8 +87,7 @@ def test_a_handler_that_is_cancelled_unasked_ends_a_drains_patience() -> None:
 
 
 def test_a_dead_handle_is_replaced_without_waiting_and_its_settlements_are_fenced() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(received(2), 1)
     commands = machine.handle(FlowDown(Epoch(1), "Queue Shutdown"), 2)
     assert commands == [ReturnUnstarted(Epoch(1)), Note("flow_lost", {"epoch": 1, "reason": "Queue Shutdown"})]
@@ -105,8 +100,7 @@ def test_a_dead_handle_is_replaced_without_waiting_and_its_settlements_are_fence
 
 
 def test_a_handle_that_dies_in_a_stop_ends_it() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(StopRequested(), 2)
     machine.handle(FlowDown(Epoch(1), "gone"), 3)
     assert machine.is_stopped
@@ -182,16 +176,14 @@ def test_an_event_of_an_epoch_to_come_is_impossible() -> None:
 
 
 def test_a_second_answer_for_a_delivery_is_impossible() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(finished(1), 2)
     with pytest.raises(InvariantViolated, match="not in flight"):
         machine.handle(finished(1), 3)
 
 
 def test_a_second_answer_for_a_delivery_of_a_dead_handle_is_impossible() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(FlowDown(Epoch(1), "gone"), 1)
     machine.handle(finished(1), 2)
     with pytest.raises(InvariantViolated):
@@ -210,7 +202,6 @@ def test_a_second_answer_for_a_dead_handle_settles_nothing_of_the_next_one() -> 
 
 
 def test_a_delivery_that_arrives_twice_on_one_handle_is_impossible() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     with pytest.raises(InvariantViolated, match="twice"):
         machine.handle(received(1), 2)

@@ -28,6 +28,7 @@ from tests.core.flow.machines import (
     HOME,
     active,
     bound,
+    busy,
     delivery,
     finished,
     held_up,
@@ -57,8 +58,7 @@ def test_a_message_before_the_active_event_shows_that_the_flow_is_active() -> No
 
 
 def test_an_outcome_is_settled_on_the_handle_that_delivered() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     assert machine.handle(finished(1, Outcome.REJECTED), 2) == [Settle(Epoch(1), DeliveryId(1), Outcome.REJECTED)]
     assert machine.in_flight == 0
 
@@ -142,8 +142,7 @@ def test_a_flow_away_from_home_gives_way_after_its_interval() -> None:
 
 
 def test_a_drain_handles_what_is_under_way_and_unbinds_after_a_quiet_gap() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.on_deadline(30_000)
     assert machine.handle(received(2), 30_010) == [Dispatch(delivery(2))]
     assert machine.handle(finished(1), 30_011) == [settle(1)]
@@ -170,8 +169,7 @@ def test_after_giving_way_the_flow_pauses_and_binds_a_new_handle() -> None:
 
 
 def test_past_the_drain_deadline_the_unstarted_go_back_and_the_running_are_waited_for() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(received(2), 1)
     machine.on_deadline(30_000)
     assert machine.deadline_ms == 35_000
@@ -183,8 +181,7 @@ def test_past_the_drain_deadline_the_unstarted_go_back_and_the_running_are_waite
 
 
 def test_a_stop_drains_like_a_rebind_and_then_stays_unbound() -> None:
-    machine = active(new_machine(HOME))
-    machine.handle(received(1), 1)
+    machine = busy(HOME)
     assert machine.handle(StopRequested(), 100) == [StopIntake(Epoch(1))]
     assert machine.handle(finished(1), 200) == [settle(1), Unbind(Epoch(1), ReleaseCause.STOP)]
     assert not machine.is_stopped
@@ -195,8 +192,7 @@ def test_a_stop_drains_like_a_rebind_and_then_stays_unbound() -> None:
 
 
 def test_past_the_deadline_of_a_stop_the_running_are_cancelled_once_and_settled_never() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.handle(StopRequested(), 100)
     assert machine.on_deadline(5_100) == [ReturnUnstarted(Epoch(1)), CancelHandling(Epoch(1))]
     assert machine.deadline_ms is None
@@ -204,8 +200,7 @@ def test_past_the_deadline_of_a_stop_the_running_are_cancelled_once_and_settled_
 
 
 def test_a_stop_during_a_rebind_drain_makes_it_a_stop() -> None:
-    machine = active(new_machine())
-    machine.handle(received(1), 1)
+    machine = busy()
     machine.on_deadline(30_000)
     machine.on_deadline(35_000)
     assert machine.handle(StopRequested(), 36_000) == []

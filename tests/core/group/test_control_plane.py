@@ -136,6 +136,14 @@ class Plane:
         self.take(4_100, FlowChanged())
 
 
+@pytest.fixture
+def plane() -> Plane:
+    """Settled with b."""
+    plane = Plane()
+    plane.settled_with_b()
+    return plane
+
+
 def said(outputs: list[ControlOutput]) -> list[ControlMessage]:
     return [output.message for output in outputs if isinstance(output, Say)]
 
@@ -156,9 +164,7 @@ def test_places_reach_the_flows_when_the_group_is_stable() -> None:
     assert asked == [AskFlow(Q0, PlaceChanged(Place(0, False))), AskFlow(Q1, PlaceChanged(Place(1, False)))]
 
 
-def test_a_queue_goes_to_its_home_when_that_has_accepted() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_queue_goes_to_its_home_when_that_has_accepted(plane: Plane) -> None:
     [offer] = [each for each in said(plane.hear_b(4_200, Q1)) if isinstance(each, Offer)]
     assert (offer.queue, offer.to) == (Q1, B)
     outputs = plane.take(4_210, ControlMessageReceived(Accept(plane.header(), Q1, offer.move_id)))
@@ -168,26 +174,20 @@ def test_a_queue_goes_to_its_home_when_that_has_accepted() -> None:
     ]
 
 
-def test_a_queue_is_offered_as_soon_as_its_home_says_that_it_stands_by() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_queue_is_offered_as_soon_as_its_home_says_that_it_stands_by(plane: Plane) -> None:
     plane.take(4_300)
     kinds = [type(message) for message in said(plane.hear_b(4_400, Q1))]
     assert kinds == [Offer], "it does not take a heartbeat of ours"
 
 
-def test_counts_in_flight_alone_are_told_to_nobody() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_counts_in_flight_alone_are_told_to_nobody(plane: Plane) -> None:
     plane.take(4_300)
     deadline_ms = plane.machine.deadline_ms
     assert plane.take(4_400, FlowChanged()) == []
     assert plane.machine.deadline_ms == deadline_ms, "nor is the next heartbeat hurried"
 
 
-def test_who_leaves_says_so_before_it_offers_and_tells_when_nothing_is_left() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_who_leaves_says_so_before_it_offers_and_tells_when_nothing_is_left(plane: Plane) -> None:
     plane.hear_b(4_150, Q0)
     kinds = [type(message) for message in said(plane.take(4_200, DrainStarted()))]
     assert kinds[0] is Heartbeat
@@ -209,17 +209,13 @@ def test_who_leaves_alone_need_not_wait_for_anybody() -> None:
     assert HandedOver() in plane.take(100, DrainStarted())
 
 
-def test_after_good_bye_nothing_is_said() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_after_good_bye_nothing_is_said(plane: Plane) -> None:
     outputs = plane.take(4_200, LeaveRequested())
     assert [type(message) for message in said(outputs)] == [Leave]
     assert said(plane.take(9_999, FlowChanged())) == []
 
 
-def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_standby_that_hears_nobody_gives_way_in_turn(plane: Plane) -> None:
     plane.flows[Q1].handle(HandBackRequested("m"), 4_100)
     plane.flows[Q1] = standby = FlowMachine(Q1, Place(1, False), REBIND, 4, random.Random(1), 4_200)
     standby.on_deadline(4_200)
@@ -237,9 +233,7 @@ def told_of_silence(*outputs: ControlOutput) -> list[ControlOutput]:
     return [each for each in outputs if each in notes]
 
 
-def test_a_silent_topic_is_made_known_once_and_so_is_its_end() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_silent_topic_is_made_known_once_and_so_is_its_end(plane: Plane) -> None:
     plane.is_mute = True
     silent_from_ms = 4_200 + SILENCE_MS
     told = told_of_silence
@@ -252,9 +246,7 @@ def test_a_silent_topic_is_made_known_once_and_so_is_its_end() -> None:
     assert told(*heard) == [Note("control_topic_heard")]
 
 
-def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_it() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_it(plane: Plane) -> None:
     assert plane.machine.can_hear(4_200)
     plane.is_mute = True
     outputs = [each for ms in range(4_200, 12_000, 100) for each in plane.hear_b(ms)]
@@ -267,10 +259,8 @@ def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_i
     assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=False))) in outputs
 
 
-def test_the_time_without_a_connection_is_no_silence_of_the_topic() -> None:
+def test_the_time_without_a_connection_is_no_silence_of_the_topic(plane: Plane) -> None:
     """Its last words went with the connection: a new one has yet to say whether the topic is dead."""
-    plane = Plane()
-    plane.settled_with_b()
     plane.is_mute = True
     plane.take(5_000)
     plane.take(5_100, ControlLost())
@@ -279,9 +269,7 @@ def test_the_time_without_a_connection_is_no_silence_of_the_topic() -> None:
     assert not any(isinstance(each, AskFlow) for each in outputs)
 
 
-def test_a_member_that_stands_aside_says_nothing_and_misses_nothing_of_it() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_member_that_stands_aside_says_nothing_and_misses_nothing_of_it(plane: Plane) -> None:
     beat = Heartbeat(
         Header(GroupName("orders"), A, Life(2, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING
     )
@@ -290,16 +278,12 @@ def test_a_member_that_stands_aside_says_nothing_and_misses_nothing_of_it() -> N
     assert told_of_silence(*outputs) == []
 
 
-def test_what_came_while_the_process_was_suspended_is_read_before_the_topic_is_called_silent() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_what_came_while_the_process_was_suspended_is_read_before_the_topic_is_called_silent(plane: Plane) -> None:
     paused = [*plane.take(40_000), *plane.hear_b(40_010), *plane.take(42_000)]
     assert [each.note.name for each in paused if isinstance(each, Warn)] == ["membership_paused"]
 
 
-def test_a_newer_process_with_our_id_gets_everything() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_a_newer_process_with_our_id_gets_everything(plane: Plane) -> None:
     other = Header(GroupName("orders"), A, Life(2, 1), 1)
     beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
     outputs = plane.take(4_200, ControlMessageReceived(beat))
@@ -312,9 +296,7 @@ def test_a_newer_process_with_our_id_gets_everything() -> None:
     ]
 
 
-def test_an_offer_to_somebody_else_is_stepped_aside_for() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_an_offer_to_somebody_else_is_stepped_aside_for(plane: Plane) -> None:
     offer = Offer(plane.header(), Q1, Epoch(1), "b/1", MemberId("c"))  # type: ignore[arg-type]
     [asked] = [each for each in plane.take(4_200, ControlMessageReceived(offer)) if isinstance(each, AskFlow)]
     assert asked == AskFlow(Q1, StepAsideRequested(4_200 + RebalanceSettings().step_aside_ms))
@@ -383,10 +365,10 @@ def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
     assert Reject not in [type(message) for message in answers], "it is not at home on it, but the home is leaving"
 
 
-def test_the_group_is_looked_at_once_for_all_that_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_group_is_looked_at_once_for_all_that_is_read_in_one_go(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look for each message would keep a large group from its heartbeats."""
-    plane = Plane()
-    plane.settled_with_b()
     seen: list[GroupSeen] = []
     handle = plane.machine.rebalance.handle
 
@@ -401,9 +383,7 @@ def test_the_group_is_looked_at_once_for_all_that_is_read_in_one_go(monkeypatch:
     assert len(seen) == 1
 
 
-def test_before_all_is_read_nobody_takes_the_topic_for_silent() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_before_all_is_read_nobody_takes_the_topic_for_silent(plane: Plane) -> None:
     plane.take(4_200)
     later_ms = 4_200 + 10 * SILENCE_MS
     echo, plane._under_way = plane._under_way, []
@@ -420,10 +400,8 @@ def heard_of_a_newer_life(plane: Plane, now_ms: int) -> list[ControlOutput]:
     return plane.take(now_ms, ControlMessageReceived(beat))
 
 
-def test_when_the_newer_life_has_gone_only_a_new_start_helps() -> None:
+def test_when_the_newer_life_has_gone_only_a_new_start_helps(plane: Plane) -> None:
     """Told at once, not when nothing is held any more: a queue whose key always fails is never handed back."""
-    plane = Plane()
-    plane.settled_with_b()
     heard_of_a_newer_life(plane, 4_200)
     gone = ControlMessageReceived(Leave(Header(GroupName("orders"), A, Life(2, 1), 2)))
     assert Superseded() in plane.take(4_210, gone)
@@ -441,10 +419,8 @@ def test_while_the_newer_life_is_there_who_stands_aside_waits() -> None:
         assert Superseded() not in plane.take(now_ms, ControlMessageReceived(beat))
 
 
-def test_who_stands_aside_waits_for_nothing_that_was_due_before() -> None:
+def test_who_stands_aside_waits_for_nothing_that_was_due_before(plane: Plane) -> None:
     """An offer that was open expired and stayed so: the deadline was in the past for ever, and the loop span."""
-    plane = Plane()
-    plane.settled_with_b()
     assert any(isinstance(each, Offer) for each in said(plane.hear_b(4_200, Q1)))
     heard_of_a_newer_life(plane, 4_300)
     for now_ms in range(4_400, 20_000, 100):
@@ -452,9 +428,7 @@ def test_who_stands_aside_waits_for_nothing_that_was_due_before() -> None:
         assert (plane.machine.deadline_ms or now_ms + 1) > now_ms
 
 
-def test_who_stands_aside_asks_again_where_a_drain_took_too_long_and_not_at_once() -> None:
-    plane = Plane()
-    plane.settled_with_b()
+def test_who_stands_aside_asks_again_where_a_drain_took_too_long_and_not_at_once(plane: Plane) -> None:
     heard_of_a_newer_life(plane, 4_200)
     flow, other = plane.flows[Q0], plane.flows[Q1]
     asked = []
