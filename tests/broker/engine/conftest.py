@@ -46,6 +46,12 @@ class Stage:
         client = self.client(name)
         return client, self.bind(client).flow
 
+    def open_consumer(self, name: str) -> tuple[ClientId, FlowId]:
+        """The same, its window open and what it is sent then unseen."""
+        client, flow = self.consumer(name)
+        self.open(flow)
+        return client, flow
+
     def open(self, flow: FlowId, received_up_to: int = 0, window: int = 255) -> list[Effect]:
         return self.engine.open_window(flow, DeliveryId(received_up_to), window)
 

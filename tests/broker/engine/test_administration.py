@@ -119,8 +119,7 @@ def test_another_change_keeps_flows(stage):
 
 def test_a_larger_limit_of_unsettled_messages_lets_more_through_at_once(make_stage):
     stage = make_stage(max_unacked_per_flow=1)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    stage.open_consumer("ann")
     assert stage.numbers(stage.publish(3)) == [1]
     assert stage.numbers(change(stage, max_unacked_per_flow=3)) == [2, 3]
 
@@ -180,8 +179,7 @@ def test_all_messages_are_deleted_whoever_holds_them(stage):
 
 def test_a_message_is_deleted_by_its_place_and_makes_room_for_the_next(make_stage):
     stage = make_stage(max_unacked_per_flow=1)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    stage.open_consumer("ann")
     stage.publish(3)
     seen = stage.engine.administration.queue_messages("default", QUEUE)
     assert [(m.sequence, m.is_undelivered) for m in seen] == [(1, False), (2, True), (3, True)]
@@ -189,8 +187,7 @@ def test_a_message_is_deleted_by_its_place_and_makes_room_for_the_next(make_stag
 
 
 def test_a_deleted_message_cannot_be_claimed_over_a_broken_connection(stage):
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, _ = stage.open_consumer("ann")
     stage.publish(2)
     stage.engine.disconnect(ann)
     stage.engine.administration.delete_messages("default", QUEUE)
@@ -231,8 +228,7 @@ def test_what_one_client_of_an_account_that_is_ended_had_goes_to_no_other_of_it(
     for name in ("ann", "bob"):
         client, _ = stage.engine.connect("default", "staff", "", name)
         stage.open(stage.bind(client).flow)
-    _, eve = stage.consumer("eve")
-    stage.open(eve)
+    _, eve = stage.open_consumer("eve")
     stage.publish()
     (sent,) = stage.deliveries(stage.engine.administration.end_clients_of("default", "staff"))
     assert sent.flow == eve

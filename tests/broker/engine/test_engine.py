@@ -227,8 +227,7 @@ def test_a_refusal_that_the_publisher_has_heard_of_is_forgotten(make_stage):
 
 def test_quota_has_room_again_after_a_settlement(make_stage):
     stage = make_stage(quota_bytes=10)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     (sent,) = stage.ids(stage.publish(size_bytes=10))
     with pytest.raises(BrokerRefusal):
         stage.publish()
@@ -242,8 +241,7 @@ def test_a_message_that_nobody_wants_is_accepted(stage):
 
 
 def test_a_direct_message_reaches_each_subscribed_client_once_and_subscribed_queues(stage):
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, _ = stage.open_consumer("ann")
     for subscription in ("orders/*", "orders/>"):
         stage.engine.subscribe(ann, subscription)
     message = Published("orders/new", "direct", 1)
@@ -334,8 +332,7 @@ def test_a_last_received_id_that_would_use_up_all_ids_is_refused(stage):
 
 def test_ids_that_were_given_are_taken_back_however_great_another_client_has_made_them(stage):
     stage.engine.unbind(stage.bind(stage.client("bob"), last_received_id=LARGEST_RECEIVED_ID).flow)
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     (received,) = stage.ids(stage.publish())
     stage.engine.disconnect(ann)
     flow = stage.bind(stage.client("ann"), last_received_id=received).flow

@@ -21,8 +21,7 @@ def test_nothing_is_delivered_before_the_window_is_open(stage):
 
 
 def test_delivery_names_the_one_before_it_on_the_flow(stage):
-    client, flow = stage.consumer("ann")
-    stage.open(flow)
+    client, flow = stage.open_consumer("ann")
 
     first, second = stage.deliveries(stage.publish(2))
 
@@ -60,8 +59,7 @@ def test_window_counts_from_the_last_transport_acknowledgement_not_from_settleme
 
 
 def test_closing_the_window_stops_delivery_and_opening_it_goes_on(stage):
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     (sent,) = stage.ids(stage.publish())
     stage.open(flow, sent, window=0)
 
@@ -159,8 +157,7 @@ def test_failed_comes_again_flagged_in_its_old_place_under_a_new_id(stage):
 
 
 def test_rejected_is_removed_and_counted(stage):
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     (sent,) = stage.ids(stage.publish())
 
     stage.settle(flow, sent, sent, Outcome.REJECTED)
@@ -181,8 +178,7 @@ def test_a_range_settles_only_what_was_delivered_on_that_flow(ring):
 
 
 def test_settling_twice_counts_once(stage):
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     (first, _) = stage.ids(stage.publish(2))
     stage.settle(flow, first, first)
     stage.settle(flow, 0, first, Outcome.REJECTED)
@@ -248,8 +244,7 @@ def test_flows_of_a_shared_queue_are_fed_again_once_they_may_hold_more(make_stag
 
 
 def test_a_flow_says_how_many_of_its_messages_came_again(stage):
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     stage.publish(3)
     stage.settle(flow, 1, 1)
     stage.engine.unbind(flow)

@@ -31,8 +31,7 @@ def test_a_browser_sees_everything_in_order_and_takes_nothing(stage):
 
 def test_a_browser_removes_what_it_settles_even_from_its_holder(make_stage):
     stage = make_stage(max_unacked_per_flow=1)
-    _, ann = stage.consumer("ann")
-    stage.open(ann)
+    _, ann = stage.open_consumer("ann")
     stage.publish(3)
     browser = stage.bind(stage.client("bob"), browser=True).flow
     shown = stage.ids(stage.open(browser))
@@ -46,8 +45,7 @@ def test_a_browser_removes_what_it_settles_even_from_its_holder(make_stage):
 
 
 def test_a_browser_cannot_put_back_what_it_was_only_shown(stage):
-    _, ann = stage.consumer("ann")
-    stage.open(ann)
+    stage.open_consumer("ann")
     stage.publish(1)
     browser = stage.bind(stage.client("bob"), browser=True).flow
     (shown,) = stage.ids(stage.open(browser))
@@ -80,8 +78,7 @@ def test_a_browser_that_was_ended_with_its_queue_is_shown_nothing_more(stage):
 
 
 def test_a_browser_skips_what_was_settled_before_it_came_there(stage):
-    _, ann = stage.consumer("ann")
-    stage.open(ann)
+    _, ann = stage.open_consumer("ann")
     browser = stage.bind(stage.client("bob"), browser=True).flow
     sent = stage.ids(stage.publish(5))
     stage.settle(ann, sent[1], sent[3])
@@ -116,8 +113,7 @@ def test_what_a_client_held_returns_though_it_browsed_too(stage):
     flow = stage.bind(ann).flow
     stage.open(flow)
     stage.publish(2)
-    _, bob = stage.consumer("bob")
-    stage.open(bob)
+    stage.open_consumer("bob")
 
     assert stage.numbers(stage.engine.disconnect(ann)) == [1, 2]
 

@@ -9,8 +9,7 @@ from tests.broker.deadlines import call_due
 
 def lost_after_five(stage):
     """A client that got messages 1 to 5 under ids 1 to 5, and whose connection broke."""
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, _ = stage.open_consumer("ann")
     assert stage.ids(stage.publish(5)) == [1, 2, 3, 4, 5]
     return ann
 
@@ -71,8 +70,7 @@ def test_a_standby_settles_what_it_holds_while_nobody_else_got_any_of_it(stage):
 
 def test_what_another_member_had_meanwhile_comes_back_under_new_ids_and_old_ones_settle_nothing(stage):
     ann = lost_after_five(stage)
-    _, bob = stage.consumer("bob")
-    stage.open(bob)
+    _, bob = stage.open_consumer("bob")
     assert stage.ids(stage.engine.disconnect(ann)) == [6, 7, 8, 9, 10]
     ann = stage.client("ann")
     flow = stage.bind(ann, last_received_id=5).flow
@@ -121,8 +119,7 @@ def test_a_standby_that_lost_its_claim_gets_everything_again_when_it_is_fed(stag
 def test_a_standby_whose_connection_breaks_again_still_holds_what_it_held(stage):
     stage.consumer("bob")
     bob = stage.queue.active_flow
-    _, ann = stage.consumer("ann")
-    stage.open(ann)
+    stage.open_consumer("ann")
     stage.publish(3)
     stage.engine.unbind(bob)
     _, bob = stage.consumer("bob")
@@ -257,8 +254,7 @@ def test_a_handle_that_received_nothing_gets_everything(stage):
 
 
 def test_unbinding_forgets_what_the_handle_held(stage):
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.publish(2)
     stage.engine.unbind(flow)
     again = stage.bind(stage.client("ann"), last_received_id=2).flow

@@ -62,8 +62,7 @@ def delivered(effects: list) -> list[int]:
 
 def test_a_rejected_message_moves_to_the_dead_message_queue_and_its_consumer_gets_it_there():
     stage = AgingStage()
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     grave = stage.engine.bind(ann, DEAD)[0].flow
     stage.open(grave)
     stage.publish(1)
@@ -85,8 +84,7 @@ def test_a_rejected_message_moves_to_the_dead_message_queue_and_its_consumer_get
 )
 def test_which_dead_messages_are_discarded(settings, eligible, dead):
     stage = AgingStage(**settings)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.send(Traits(may_go_to_dead_messages=eligible))
     stage.settle(flow, 1, 1, Outcome.REJECTED)
     assert (stage.queue.depth, stage.dead()) == (0, dead)
@@ -96,8 +94,7 @@ def test_which_dead_messages_are_discarded(settings, eligible, dead):
 def test_a_full_dead_message_queue_takes_nothing():
     stage = AgingStage()
     stage.engine.administration.change_queue("default", DEAD, QueueSettings(quota_bytes=0))
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.publish(1)
     stage.settle(flow, 1, 1, Outcome.REJECTED)
     assert (stage.queue.depth, stage.dead(), stage.queue.deaths.discarded[Death.REJECTED]) == (0, 0, 1)
@@ -106,8 +103,7 @@ def test_a_full_dead_message_queue_takes_nothing():
 def test_a_message_that_may_not_go_to_the_dead_message_queue_is_no_discard_of_that_queue():
     stage = AgingStage(respect_dead_message_eligible=True)
     stage.engine.administration.change_queue("default", DEAD, QueueSettings(quota_bytes=0))
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     for id_, eligible in ((1, False), (2, True)):
         stage.send(Traits(may_go_to_dead_messages=eligible))
         stage.settle(flow, id_, id_, Outcome.REJECTED)
@@ -117,8 +113,7 @@ def test_a_message_that_may_not_go_to_the_dead_message_queue_is_no_discard_of_th
 
 def test_a_message_is_redelivered_as_often_as_may_be_and_then_dies():
     stage = AgingStage(max_redelivery_count=2)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     ids = delivered(stage.publish(1))
     for _ in range(2):
         ids = delivered(stage.settle(flow, ids[0], ids[0], Outcome.FAILED))
@@ -144,11 +139,9 @@ def test_what_dies_as_a_client_goes_is_not_sent_to_it_once_more_on_its_other_que
     """It counted as delivered there, to a connection that was gone: nobody had seen it, and it had worn out."""
     stage = AgingStage(redelivery_enabled=False)
     stage.engine.administration.change_queue("default", DEAD, QueueSettings(redelivery_enabled=False))
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, _ = stage.open_consumer("ann")
     stage.open(stage.engine.bind(ann, DEAD)[0].flow)
-    bob, standby = stage.consumer("bob")
-    stage.open(standby)
+    bob, _ = stage.open_consumer("bob")
     stage.publish(1)
     assert delivered(stage.engine.disconnect(ann)) == []
     assert (stage.queue.depth, stage.dead()) == (0, 1)
@@ -159,8 +152,7 @@ def test_what_dies_as_a_client_goes_is_not_sent_to_it_once_more_on_its_other_que
 
 def test_without_redelivery_the_first_failure_is_the_last():
     stage = AgingStage(redelivery_enabled=False)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.publish(2)
     stage.settle(flow, 1, 1, Outcome.FAILED)
     assert (stage.queue.depth, stage.dead()) == (1, 1)
@@ -173,8 +165,7 @@ def test_a_failed_message_waits_out_its_delay_which_grows_to_a_most_and_others_g
         redelivery_delay_multiplier_percent=300,
         redelivery_delay_max_ms=500,
     )
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     last = delivered(stage.publish(1))[0]
     for delay_ms in (100, 300, 500, 500):
         assert stage.settle(flow, last, last, Outcome.FAILED) == []
@@ -187,8 +178,7 @@ def test_a_failed_message_waits_out_its_delay_which_grows_to_a_most_and_others_g
 
 def test_each_of_several_failed_messages_waits_out_its_own_delay():
     stage = AgingStage(redelivery_delay_enabled=True, redelivery_delay_initial_ms=100)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.publish(2)
     stage.settle(flow, 1, 1, Outcome.FAILED)
     stage.pass_time(60)
@@ -253,8 +243,7 @@ def test_the_lesser_of_what_the_message_and_the_queue_say_counts():
 
 def test_a_life_that_ends_while_a_consumer_holds_the_message_ends_when_it_comes_back():
     stage = AgingStage(respect_time_to_live=True)
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     stage.send(Traits(time_to_live_ms=10))
     stage.send(Traits(time_to_live_ms=10))
     stage.pass_time(10)
@@ -287,8 +276,7 @@ def test_a_life_that_ends_while_a_consumer_holds_the_message_needs_no_other_cons
 
 def test_what_expired_in_a_consumers_hands_and_was_in_a_deleted_queue_dies_nowhere():
     stage = AgingStage(respect_time_to_live=True)
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    stage.open_consumer("ann")
     stage.send(Traits(time_to_live_ms=10))
     stage.pass_time(10)
     stage.engine.delete_queue("default", QUEUE)
@@ -299,8 +287,7 @@ def test_what_expired_in_a_consumers_hands_and_was_in_a_deleted_queue_dies_nowhe
 
 def test_a_life_that_is_longer_by_new_settings_has_not_ended():
     stage = AgingStage(respect_time_to_live=True, max_ttl_s=1)
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     stage.send(Traits(), spooled_at_s=5_000)
     stage.now_ms, stage.wall_s = 3_000, 5_002.0
     stage.pass_time(0)
@@ -375,8 +362,7 @@ def test_what_waits_out_its_delay_as_a_queue_is_divided_comes_back_to_its_place(
     before, after = (undivided, divided) if partitions else (divided, undivided)
     stage = AgingStage()
     stage.engine.administration.change_queue("default", QUEUE, replace(before, redelivery_delay_enabled=True))
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.pass_time(10_000)
     stage.publish(2)
     stage.settle(flow, 2, 2, Outcome.FAILED)
@@ -420,8 +406,7 @@ def test_the_time_to_live_of_a_dead_message_begins_anew_however_it_is_counted():
     stage = AgingStage()
     change = stage.engine.administration.change_queue
     change("default", DEAD, QueueSettings(respect_time_to_live=True))
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.send(Traits(time_to_live_ms=10_000), spooled_at_s=5_000)
     stage.now_ms, stage.wall_s = 9_000, 5_008.0
     stage.settle(flow, 1, 1, Outcome.REJECTED)

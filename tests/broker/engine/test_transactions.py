@@ -60,8 +60,7 @@ def given_up_with_its_flow(stage, flow):
 
 @pytest.mark.parametrize("way", [removed_by_an_administrator, settled_before, given_up_with_its_flow])
 def test_a_commit_of_what_its_client_no_longer_holds_all_of_is_refused_and_changes_nothing(stage, way):
-    _, flow = stage.consumer("ann")
-    stage.open(flow)
+    _, flow = stage.open_consumer("ann")
     stage.publish(3)
     way(stage, flow)
     depth = stage.queue.depth
@@ -75,8 +74,7 @@ def test_a_commit_of_what_its_client_no_longer_holds_all_of_is_refused_and_chang
 
 def test_what_a_commit_leads_to_goes_out_in_the_order_of_what_it_did(make_stage):
     stage = make_stage(max_unacked_per_flow=2)
-    ann, flow = stage.consumer("ann")
-    stage.open(flow)
+    ann, flow = stage.open_consumer("ann")
     stage.publish(3)
     watcher = stage.client("watcher")
     stage.engine.subscribe(watcher, "orders/>")

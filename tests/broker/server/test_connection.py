@@ -92,6 +92,12 @@ def connect() -> tuple[Connection, Wire]:
     return connection, wire
 
 
+def logged_in() -> tuple[Connection, Wire]:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    return connection, wire
+
+
 def delivery(number: int, size: int = 1000) -> DeliverRun:
     relay = make_relay("a/b", bytes(size))
     message = Published("a/b", relay, relay.size_bytes)
@@ -109,8 +115,7 @@ async def test_a_connection_without_a_login_is_dropped_in_time() -> None:
 
 
 async def test_a_client_that_falls_silent_is_dropped_after_three_intervals() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     for _ in range(10):
         await asyncio.sleep(3)
         connection.data_received(KEEP_ALIVE)
@@ -139,8 +144,7 @@ async def test_a_turn_of_the_loop_that_takes_very_long_is_no_silence(
 
 
 async def test_a_client_that_is_silent_from_its_login_on_is_dropped() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    _, wire = logged_in()
     await asyncio.sleep(10.4)
     assert not wire.aborted
     await asyncio.sleep(3)
@@ -155,8 +159,7 @@ async def test_a_client_that_promised_no_signs_of_life_may_be_silent() -> None:
 
 
 async def test_bytes_that_are_not_the_protocol_end_the_connection_with_one_line() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     with capture_logs() as logs:
         connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
     assert wire.aborted
@@ -172,8 +175,7 @@ async def test_bytes_that_are_not_the_protocol_end_the_connection_with_one_line(
 
 
 async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     wire.written.clear()
     wire.on_write = connection.pause_writing
     for number in range(1, 2001):
@@ -188,8 +190,7 @@ async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
 
 
 async def test_what_a_fault_keeps_back_is_kept_back_at_once_and_comes_as_soon_as_it_is_over() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     for number, trouble in enumerate((Trouble(is_stalled=True), Trouble(stops_egress=True)), 1):
         wire.written.clear()
         connection.suffer(trouble)
@@ -203,8 +204,7 @@ async def test_what_a_fault_keeps_back_is_kept_back_at_once_and_comes_as_soon_as
 
 
 async def test_what_is_written_keeps_its_order_when_a_delay_ends_and_the_end_comes_last() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     wire.written.clear()
     wire.on_write = lambda: closing.append(wire.closing)
     closing: list[bool] = []
@@ -225,8 +225,7 @@ async def test_what_is_written_keeps_its_order_when_a_delay_ends_and_the_end_com
 @pytest.mark.parametrize("is_told", [False, True])
 async def test_what_is_delayed_is_not_written_to_a_connection_that_is_cut_meanwhile(is_told: bool) -> None:
     """uvloop raised, once for each write."""
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     wire.written.clear()
     connection.suffer(Trouble(delay_ms=100))
     connection.session.apply([delivery(1)])
@@ -241,8 +240,7 @@ async def test_what_is_delayed_is_not_written_to_a_connection_that_is_cut_meanwh
 async def test_what_is_written_does_not_overtake_what_is_due_but_not_yet_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     wire.written.clear()
     connection.suffer(Trouble(delay_ms=100))
     connection.session.apply([delivery(1, size=1)])
@@ -260,8 +258,7 @@ async def test_what_is_written_does_not_overtake_what_is_due_but_not_yet_written
 
 
 async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     connection.pause_writing()
     for _ in range(10):
         connection.data_received(KEEP_ALIVE * 10_000)
@@ -271,8 +268,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None
 
 
 async def test_a_client_that_acknowledges_what_it_does_not_read_is_not_read_either() -> None:
-    connection, wire = connect()
-    connection.data_received(LOGIN)
+    connection, wire = logged_in()
     connection.pause_writing()
     one = delivery(1, size=0)
     connection.session.apply([replace(one, messages=one.messages * 100_001)])

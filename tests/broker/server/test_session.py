@@ -38,6 +38,14 @@ from tests.broker.server.desk import (
 # -- login
 
 
+def with_queue() -> tuple[Desk, Session]:
+    """A desk with a queue `q` that takes topic `t`, and a client that is logged in."""
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    return desk, session
+
+
 def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     session = Desk().new_session()
     session.receive(login("name"))
@@ -165,9 +173,7 @@ def test_a_keep_alive_is_answered() -> None:
 
 
 def test_a_read_batch_is_acknowledged_once_and_with_a_response() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    desk, session = with_queue()
     flow, _, _ = open_flow(session)
     session.receive(b"".join(published(flow, number, "t") for number in (1, 2, 3)))
     (answer,) = answers(session)
@@ -176,9 +182,7 @@ def test_a_read_batch_is_acknowledged_once_and_with_a_response() -> None:
 
 
 def test_a_flood_is_taken_in_parts_each_of_which_is_acknowledged() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    desk, session = with_queue()
     flow, _, _ = open_flow(session)
     session.receive(b"".join(published(flow, number, "t") for number in range(1, 4_502)))
     parts = 1
@@ -214,9 +218,7 @@ def test_a_direct_message_that_a_queue_takes_has_its_time_too() -> None:
 
 
 def test_what_a_publisher_sends_again_is_acknowledged_and_not_kept_twice() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    desk, session = with_queue()
     flow, _, _ = open_flow(session)
     session.receive(published(flow, 1, "t") + published(flow, 2, "t"))
     answers(session)
@@ -227,9 +229,7 @@ def test_what_a_publisher_sends_again_is_acknowledged_and_not_kept_twice() -> No
 
 
 def test_the_flag_of_a_resent_message_is_not_passed_on() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    _, session = with_queue()
     flow, _, _ = open_flow(session)
     session.receive(published(flow, 1, "t", resent=True))
     answers(session)
@@ -303,9 +303,7 @@ def test_a_message_on_a_flow_that_is_not_open_ends_the_connection() -> None:
 
 
 def test_nothing_is_delivered_while_the_window_is_closed_and_no_more_than_it_takes() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    _, session = with_queue()
     publisher, _, _ = open_flow(session)
     session.receive(b"".join(published(publisher, number, "t") for number in range(1, 6)))
     answers(session)
@@ -318,9 +316,7 @@ def test_nothing_is_delivered_while_the_window_is_closed_and_no_more_than_it_tak
 
 
 def test_an_acknowledgement_leaves_as_it_is_what_it_does_not_say() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    _, session = with_queue()
     publisher, _, _ = open_flow(session)
     session.receive(
         control(AssuredKind.BIND, (ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\2"), (ItemKind.DURABILITY, b"\1"))
@@ -345,9 +341,7 @@ def test_a_bind_that_names_no_queue_is_refused_as_one_to_a_topic_endpoint() -> N
 
 
 def test_a_replay_ends_browsers_once_the_flow_that_asked_for_it_is_bound() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    desk, session = with_queue()
     desk.engine.replays.keep_log("default", ReplayLogSettings("log", 1_000))
     asked = ((ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\2"), (ItemKind.DURABILITY, b"\1"))
     session.receive(control(AssuredKind.BIND, *asked, (ItemKind.FLOW_TYPE, b"\2")))
@@ -379,9 +373,7 @@ def test_a_queue_is_made_as_its_client_says(access: bytes, type_: AccessType, du
 
 
 def test_acknowledged_ranges_end_as_they_say() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    desk, session = with_queue()
     publisher, _, _ = open_flow(session)
     session.receive(b"".join(published(publisher, number, "t") for number in range(1, 6)))
     answers(session)
@@ -395,9 +387,7 @@ def test_acknowledged_ranges_end_as_they_say() -> None:
 
 
 def test_an_unbind_is_answered_before_the_next_flow_is_told_and_fed() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    _, session = with_queue()
     publisher, _, _ = open_flow(session)
     first = bind(session, "q")
     second = bind(session, "q")
@@ -431,9 +421,7 @@ def test_a_client_that_did_not_ask_for_changes_is_not_told_that_its_flow_is_fed_
 
 
 def test_the_answer_to_a_flow_change_is_not_answered() -> None:
-    desk = Desk()
-    session = desk.log_in()
-    desk.create_queue("q", "t")
+    _, session = with_queue()
     flow = bind(session, "q")
     session.receive(
         control(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, u32(flow)), (ItemKind.ACTIVE, b"\0"), tag=False)

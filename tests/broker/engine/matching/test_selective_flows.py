@@ -126,8 +126,7 @@ def test_after_a_failure_only_what_stands_behind_it_is_looked_at_again():
 def test_what_came_back_while_nobody_chose_is_not_passed_over_when_somebody_does():
     stage = PickyStage()
     picky = stage.picky("ann", "n > 3")
-    _, everything = stage.consumer("bob")
-    stage.open(everything)
+    _, everything = stage.open_consumer("bob")
     sent = stage.ids(stage.publish(3))
     stage.engine.unbind(picky)
     stage.open(everything, sent[-1], 0)

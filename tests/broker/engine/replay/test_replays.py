@@ -128,8 +128,7 @@ def test_a_time_before_there_was_a_log_ends_the_flow_and_the_queue_keeps_what_it
 def test_browsers_are_told_and_what_a_lost_connection_held_counts_no_more():
     stage = stage_with_log()
     stage.publish(2)
-    lost, flow = stage.consumer("lost")
-    stage.open(flow)
+    lost, _ = stage.open_consumer("lost")
     stage.engine.disconnect(lost)
     looking = stage.client("looking")
     browser = stage.bind(looking, browser=True)

@@ -30,8 +30,7 @@ def status(stage):
 def test_every_flow_ends_and_the_first_that_binds_again_has_all_of_it_anew():
     stage = staged()
     stage.publish(3)
-    first, flow = stage.consumer("first")
-    stage.open(flow)
+    first, flow = stage.open_consumer("first")
     stage.settle(flow, 1, 2)
     second, standby = stage.consumer("second")
     looking = stage.client("looking")
