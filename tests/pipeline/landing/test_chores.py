@@ -28,8 +28,7 @@ from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 async def test_old_rows_are_pruned_while_it_lands(trial: Trial) -> None:
     trial.options = replace(trial.options, retention_ms=0, segment_bytes=1)
     async with trial.running(trial.lander("a")):
-        await trial.publish(50)
-        await trial.all_landed()
+        await trial.land(50)
         log = LandingLog(trial.options.root)
         await trial.until(lambda: sum(extent.first_row for extent in log.lanes().values()) > 30)
     # The last segment of a lane that lives stays.
@@ -70,8 +69,7 @@ async def test_a_pruning_that_the_disk_refuses_is_told_and_the_next_one_prunes(
     monkeypatch.setattr(lander_module, "prune", refuse_once)
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
-            await trial.publish(20)
-            await trial.all_landed()
+            await trial.land(20)
             await trial.until(lambda: any(each["event"] == "landing_pruned" for each in told))
     assert [each["reason"] for each in told if each["event"] == "prune_failed"] == ["[Errno 5] Input/output error"]
 
@@ -113,8 +111,7 @@ async def test_a_member_starts_where_the_log_cannot_be_measured(trial: Trial, mo
     monkeypatch.setattr(lander_module, "used_bytes", look)
     trial.options = replace(trial.options, quota_bytes=1 << 30)
     async with trial.running(trial.lander("a")):
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
     trial.assert_all_once_in_order()
 
 
@@ -133,8 +130,7 @@ async def test_a_log_that_is_full_of_last_segments_goes_on_when_their_rows_are_o
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
             # Several times what the quota takes.
-            await trial.publish(400)
-            await trial.all_landed()
+            await trial.land(400)
     assert {"landing_quota_reached", "landing_goes_on"} <= {each["event"] for each in told}
     # What one flow handle landed after a pause is in another lane.
     assert len(LandingLog(trial.options.root).lanes(0)) > 1
@@ -149,8 +145,7 @@ async def test_a_full_disk_goes_on_when_the_rows_are_old_as_a_full_log_does(
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
             # Several times what the disk takes.
-            await trial.publish(400)
-            await trial.all_landed()
+            await trial.land(400)
     assert {"landing_disk_full", "landing_goes_on"} <= {each["event"] for each in told}
     assert trial.rows() == 400
 
@@ -181,8 +176,7 @@ async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_i
     trial.options = replace(trial.options, retention_ms=0, quota_bytes=1 << 30)
     async with trial.running(trial.lander("a")):
         for _ in range(2):
-            await trial.publish(10)
-            await trial.all_landed()
+            await trial.land(10)
             await asyncio.sleep(2 * lander_module.IDLE_MS / 1_000)
     assert len(LandingLog(trial.options.root).lanes()) == QUEUES
 
@@ -196,8 +190,7 @@ async def test_a_lane_of_a_full_log_in_which_something_landed_lately_is_gone_on_
     async with trial.running(trial.lander("a")):
         await asyncio.sleep(lander_module.IDLE_MS / 1_000)
         for _ in range(2):
-            await trial.publish(10)
-            await trial.all_landed()
+            await trial.land(10)
             used[0] = 1_000_000
             await asyncio.sleep(lander_module.IDLE_MS / 2_000)
             used[0] = 0
@@ -222,14 +215,12 @@ async def test_a_handle_may_be_revoked_while_idle_lanes_are_let_go(
         await close(lane)
 
     async with trial.running(trial.lander("a")):
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
         monkeypatch.setattr(OpenLane, "close", close_slowly)
         used[0] = 1_000_000
         await trial.until(lambda: closed >= QUEUES)
         used[0] = 0
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
     assert trial.rows() == 80
 
 
@@ -292,8 +283,7 @@ async def test_a_clock_that_jumps_ahead_prunes_nothing_and_is_told_once(
     trial.options = replace(trial.options, retention_ms=86_400_000, segment_bytes=1)
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
-            await trial.publish(20)
-            await trial.all_landed()
+            await trial.land(20)
             wall.ahead_s = 2 * 86_400
             await asyncio.sleep(300)
             assert events_of(told, "landing_clock_stepped") == 1
@@ -313,8 +303,7 @@ async def test_a_host_that_slept_prunes_what_has_become_old_meanwhile(
     trial.options = replace(trial.options, retention_ms=3_600_000, segment_bytes=1)
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
-            await trial.publish(20)
-            await trial.all_landed()
+            await trial.land(20)
             before = segments_of(trial)
             wall.ahead_s = asleep_s = 3 * 3_600
             await trial.until(lambda: events_of(told, "landing_pruned") > 0)
@@ -329,8 +318,7 @@ async def test_rows_of_a_clock_that_was_ahead_go_when_they_were_seen_for_as_long
     trial.options = replace(trial.options, retention_ms=100_000, segment_bytes=1)
     async with trial.running(trial.lander("a")):
         wall.ahead_s = 365 * 86_400
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
         wall.ahead_s = 0
         landed = segments_of(trial)
         assert landed > 2 * QUEUES
@@ -349,8 +337,7 @@ async def test_a_full_log_whose_rows_a_clock_dated_ahead_goes_on(trial: Trial, m
         await trial.publish(200)
         await asyncio.sleep(1)
         wall.ahead_s = 0
-        await trial.publish(200)
-        await trial.all_landed()
+        await trial.land(200)
     assert trial.rows() == 400
 
 
@@ -371,6 +358,5 @@ async def test_threads_that_are_refused_are_refused_at_the_start(trial: Trial, m
     assert refused
     async with trial.running(trial.lander("b")):
         assert sum(each.name.startswith("lbg-landing") for each in threading.enumerate()) >= 4
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
     trial.assert_all_once_in_order()

@@ -37,8 +37,7 @@ from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
 async def test_what_was_published_is_in_the_log_once_and_in_order(trial: Trial) -> None:
     async with trial.running(trial.lander("a"), trial.lander("b")):
-        await trial.publish(300)
-        await trial.all_landed()
+        await trial.land(300)
     trial.assert_all_once_in_order()
     assert trial.rows() == 300
 
@@ -54,8 +53,7 @@ async def test_nothing_is_settled_before_it_is_durable(trial: Trial, monkeypatch
 
     async with trial.running(trial.lander("a")):
         monkeypatch.setattr(os, "fdatasync", watched)
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
     assert len(depths) > 2
     # Whoever is not in the log yet is still on its queue.
     assert all(depth + rows >= 40 for depth, rows in depths[2:])
@@ -123,11 +121,9 @@ async def test_a_disk_that_refuses_costs_time_and_nothing_else(trial: Trial, mon
         return write(file, content)
 
     async with trial.running(trial.lander("a")):
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
         monkeypatch.setattr(os, "write", full)
-        await trial.publish(60)
-        await trial.all_landed()
+        await trial.land(60)
     assert len(refused) == 3
     trial.assert_all_once_in_order()
 
@@ -156,11 +152,9 @@ async def test_an_entry_that_is_written_and_not_synced_makes_a_copy_that_no_read
     trial: Trial, refuse_an_entry: Callable[[], list[str]]
 ) -> None:
     async with trial.running(trial.lander("a")):
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
         refused = refuse_an_entry()
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
     assert len(refused) == 1
     assert trial.rows() > 40
     trial.assert_all_once_in_order()
@@ -229,8 +223,7 @@ async def test_a_full_log_stops_the_intake_until_there_is_room(trial: Trial, mon
 
 async def test_a_member_whose_log_is_full_leaves_without_waiting_for_room(trial: Trial) -> None:
     async with trial.running(trial.lander("a")):
-        await trial.publish(10)
-        await trial.all_landed()
+        await trial.land(10)
     trial.options = replace(trial.options, quota_bytes=1)
     app = trial.lander("b")
     async with trial.running(app):
@@ -257,8 +250,7 @@ async def test_a_disk_that_refuses_all_leaves_no_lane_behind(trial: Trial, monke
 
     async with trial.running(trial.lander("a")):
         monkeypatch.setattr(os, "write", full)
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
     assert len(refused) == 6
     # One for each queue.
     assert len([name for queue in trial.options.root.glob("queue=*") for name in os.listdir(queue)]) == QUEUES
@@ -396,8 +388,7 @@ async def test_members_that_do_not_land_into_the_same_log_do_not_go_together(
         with pytest.raises(ConfigError, match=r"landing\.log: .*, as member a has it"):
             async with asyncio.timeout(PATIENCE_S):
                 await (other.lander("b", **together) if lands else handling(other, "b", **together)).run()
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
     trial.assert_all_once_in_order()
 
 
@@ -411,8 +402,7 @@ async def test_nothing_is_acknowledged_into_a_log_that_is_gone(trial: Trial) -> 
     root = trial.options.root
     away = root.with_name("away")
     async with trial.running(trial.lander("a")):
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
         root.rename(away)
         # As a mount point is when nothing is mounted.
         root.mkdir()
@@ -446,12 +436,10 @@ async def test_nothing_is_landed_in_another_log(trial: Trial) -> None:
 async def test_a_lane_that_is_taken_away_from_a_living_member_takes_nothing_more_with_it(trial: Trial) -> None:
     root = trial.options.root
     async with trial.running(trial.lander("a")):
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
         for number, lane in enumerate(sorted(root.glob("queue=*/lane=*"))):
             lane.rename(root / f"away-{number}")
-        await trial.publish(40)
-        await trial.all_landed()
+        await trial.land(40)
         half = {key: list(range(count // 2 + 1, count + 1)) for key, count in trial.numbers.items()}
         assert trial.landed() == half
 
@@ -523,8 +511,7 @@ async def test_a_handle_that_is_revoked_ends_its_lane_and_older_ones_of_its_queu
     # What waited for its flush in another lane would wait for ever.
     app, lander = lander_app(settings_of(), trial.options, member_id="a", session=MemoryTransport(trial.broker, "a"))
     async with trial.running(app):
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
         assert lander.landed_count == 20
         await lander._close_lane(QueueName("orders/0"), Epoch(epoch))
         assert {int(lane.parent.name[-3:]) for lane in lanes_of(trial) if is_being_written(lane)} == left
@@ -533,8 +520,7 @@ async def test_a_handle_that_is_revoked_ends_its_lane_and_older_ones_of_its_queu
 async def test_a_queue_that_goes_to_another_member_ends_its_lane_so_that_it_can_be_pruned(trial: Trial) -> None:
     second = trial.lander("b")
     async with trial.running(trial.lander("a")):
-        await trial.publish(20)
-        await trial.all_landed()
+        await trial.land(20)
         assert [is_being_written(lane) for lane in lanes_of(trial)] == [True, True]
         member = asyncio.ensure_future(second.run())
         await trial.until(lambda: [is_being_written(lane) for lane in lanes_of(trial)].count(False) == 1)

@@ -97,6 +97,11 @@ class Trial:
     async def all_landed(self) -> None:
         await self.until(lambda: self.depth() == 0)
 
+    async def land(self, count: int) -> None:
+        """Publish so many messages, and wait until all are landed."""
+        await self.publish(count)
+        await self.all_landed()
+
     def landed(self) -> dict[str, list[int]]:
         """Numbers by key, as a reader gets them."""
         log = LandingLog(self.options.root)
