@@ -179,3 +179,9 @@ class Trial:
         epoch = await self.transport.binds.get()
         self.transport.sink(FlowActive(epoch))
         return epoch
+
+    @asynccontextmanager
+    async def fed(self):
+        """As `running`, from when the flow is active; its epoch."""
+        async with self.running():
+            yield await self.activate()

@@ -136,8 +136,7 @@ async def test_what_was_left_behind_can_be_traced(rig, settings, delivery):
 
     trial = Trial(rig, settings, give_back)
     with capture_logs() as log:
-        async with trial.running():
-            await trial.activate()
+        async with trial.fed():
             trial.transport.sink(MessageReceived(delivery(1, "k")))
             await asyncio.sleep(1)
     [line] = lines(log, "handling_abandoned")

@@ -39,8 +39,7 @@ async def _work_a_while(_message):
 
 async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(flow_trial, delivery):
     trial = flow_trial(_return)
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         for number in range(1, 601):
             trial.transport.sink(MessageReceived(delivery(number, f"k{number % 7}")))
         await asyncio.sleep(1)
@@ -63,8 +62,7 @@ async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(
 async def test_a_message_is_dispatched_as_it_comes_unless_something_waits_before_it(flow_trial, delivery):
     trial = flow_trial(_return)
     dispatcher = trial.rig.dispatcher
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         await trial.runner.flush()
         trial.transport.sink(MessageReceived(delivery(1, "k")))
         assert dispatcher.held().waiting == 1, "no turn of the loop was needed"
@@ -126,8 +124,7 @@ async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_t
 
 async def test_a_flush_sends_the_settlements_off_and_may_be_abandoned(flow_trial, delivery):
     trial = flow_trial(_return)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         trial.transport.sink(MessageReceived(delivery(1, "k")))
         await trial.transport.settled(1)
         trial.runner.flush().cancel()
@@ -140,8 +137,7 @@ async def test_a_probe_is_asked_for_behind_the_settlements_that_it_is_to_prove(f
     plan = StripePlan(1, 4, 8, "s3cr3t")
     gate = StripeGate(0, settings().group.shape(), record_prefix("control"))
     trial = flow_trial(_work_a_while, gate=gate)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         records = [encode_record(record, record_topic("control", plan)) for record in (plan, ShardMarker(1, 4))]
         leaving = delivery(2, topic="h/4/orders/new")
         first, last = (
@@ -172,8 +168,7 @@ async def test_a_key_whose_shard_was_away_is_met_anew_in_the_same_epoch(flow_tri
     def show_message(at):
         trial.transport.sink(MessageReceived(delivery(at, "k", topic="h/4/orders/new", epoch=epoch)))
 
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         show_message(1)
         show_message(2)
         await trial.transport.settled(2)
@@ -269,8 +264,7 @@ async def test_intake_stops_at_the_limit_and_starts_again_at_half_of_it(flow_tri
         await gate.wait()
 
     trial = flow_trial(work, dispatch={"max_in_flight": 10})
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         for number in range(1, 13):
             trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
         await asyncio.sleep(1)
@@ -286,8 +280,7 @@ async def test_activity_that_is_lost_while_the_handle_is_given_up_is_recorded(fl
     """A replay may still run there: without the record, nobody can excuse that the next owner handles the key."""
     trial = flow_trial(_return)
     trial.transport.unbind_takes_s = 5
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         trial.runner.stop()
         await asyncio.sleep(1)
         trial.transport.sink(FlowInactive(epoch))
@@ -321,8 +314,7 @@ async def test_a_long_stream_leaves_other_tasks_their_turn(flow_trial, delivery)
             ticks += 1
             await asyncio.sleep(0)
 
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         ticker = asyncio.ensure_future(tick())
         for number in range(1, 5_001):
             trial.transport.sink(MessageReceived(delivery(number, f"k{number % 100}")))

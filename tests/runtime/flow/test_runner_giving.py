@@ -69,8 +69,7 @@ async def test_nor_is_one_of_a_flow_that_was_given_up_because_a_message_was_give
 
     trial = flow_trial(work, place=Place(1, gives_way=True), rebind={"interval": "5s"})
     trial.transport.unbinds_are_answered = False
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         for number, key in ((1, "k"), (2, "late")):
             trial.transport.sink(MessageReceived(delivery(number, key, epoch=epoch)))
         assert await trial.transport.binds.get() == epoch + 1
@@ -138,8 +137,7 @@ async def test_a_drain_ends_a_quiet_gap_after_its_last_message_however_long_it_m
 
     trial = flow_trial(work, place=STANDBY)
     loop = asyncio.get_running_loop()
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         trial.transport.sink(MessageReceived(delivery(1)))
         trial.runner.post(HandBackRequested("m"))
         began_s = loop.time()
@@ -193,8 +191,7 @@ async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, d
         await asyncio.sleep(8)
 
     trial = flow_trial(work, place=STANDBY, rebind={"drain_timeout": "5s"})
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
         await asyncio.sleep(0.5)
         trial.runner.post(HandBackRequested("m"))
@@ -217,8 +214,7 @@ async def test_a_hand_back_does_not_wait_for_the_next_attempt_at_a_key_that_fail
 
     trial = flow_trial(work, place=STANDBY, failure={"backoff": {"initial": "1m", "maximum": "1m"}})
     loop = asyncio.get_running_loop()
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         for number, key in ((1, "bad"), (2, "good"), (3, "bad")):
             trial.transport.sink(MessageReceived(delivery(number, key, epoch=epoch)))
         await asyncio.sleep(1)
@@ -240,8 +236,7 @@ async def test_a_hand_back_goes_on_if_an_attempt_has_begun_since_it_looked_for_a
         await asyncio.sleep(8)
 
     trial = flow_trial(work, place=STANDBY, rebind={"drain_timeout": "5s"})
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
         trial.runner.post(HandBackRequested("m"))
         await asyncio.sleep(4)
@@ -273,8 +268,7 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
         await may_end.wait()
 
     trial = flow_trial(work)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         for number, key in ((1, "a"), (2, "a")):
             trial.transport.sink(MessageReceived(delivery(number, key)))
         await asyncio.sleep(0.01)
@@ -321,8 +315,7 @@ async def test_nothing_more_is_started_in_the_turn_in_which_a_handle_is_given_up
         trial.runner.give_handle_up()
 
     trial = flow_trial(work, dispatch={"runners": 1})
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         for number, key in ((1, "a"), (2, "b")):
             trial.transport.sink(MessageReceived(delivery(number, key)))
         assert await trial.transport.binds.get() == epoch + 1

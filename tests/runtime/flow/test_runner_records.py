@@ -67,8 +67,7 @@ async def test_a_replay_of_an_earlier_handle_is_not_recorded_as_settled(flow_tri
 
 async def test_a_replay_is_not_recorded_as_settled_while_its_handle_is_dead_and_there_is_no_other(flow_trial, replay):
     trial = flow_trial(_return)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         handling = await replay(trial, epoch)
         trial.transport.sink(FlowDown(epoch, "gone"))
         await trial.runner.flush()
@@ -122,8 +121,7 @@ async def test_a_change_is_told_before_the_commands_that_come_of_it(
 
     monkeypatch.setattr(ScriptedFlow, "stop_intake", note)
     monkeypatch.setattr(trial.rig.dispatcher, "return_unstarted", note_and_return)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         await trial.runner.flush()
         await why(trial, delivery, epoch)
         await trial.transport.binds.get()

@@ -68,8 +68,7 @@ def hook_trial(rig, settings):
 
 async def test_a_flow_with_hooks_that_was_full_goes_on(hook_trial, delivery):
     trial = hook_trial(Told(), dispatch={"max_in_flight": 4})
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         await asyncio.sleep(1)
         for number in range(1, 5):
             trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
@@ -84,8 +83,7 @@ async def test_nothing_is_asked_for_on_a_handle_that_lost_its_activity_before_it
     told.during["assigned"] = lambda _: asyncio.sleep(1)
     trial = hook_trial(told)
     trial.transport.unbind_takes_s = 5
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         await asyncio.sleep(0.5)
         trial.transport.sink(FlowInactive(epoch))
         await asyncio.sleep(2)
@@ -97,8 +95,7 @@ async def test_a_hook_that_outlasts_its_handle_does_not_open_the_next_one_before
     told = Told()
     told.during["assigned"] = lambda _: asyncio.sleep(1)
     trial = hook_trial(told)
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         await asyncio.sleep(0.5)
         trial.transport.sink(FlowInactive(epoch))
         following = await trial.activate()
@@ -135,8 +132,7 @@ async def test_nothing_is_asked_for_before_on_assigned_is_done(hook_trial):
     told, loaded = Told(), asyncio.Event()
     told.during["assigned"] = lambda _: loaded.wait()
     trial = hook_trial(told)
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         await asyncio.sleep(1)
         assert ("start_intake", 1) not in trial.log
         loaded.set()
@@ -167,8 +163,7 @@ async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, de
     told.during["assigned"] = fail
     trial = hook_trial(told, failure={"timeout": "5s"})
     with capture_logs() as logs:
-        async with trial.running():
-            epoch = await trial.activate()
+        async with trial.fed() as epoch:
             await asyncio.sleep(5.001)
             trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
             await trial.transport.settled(1)
@@ -198,8 +193,7 @@ async def test_a_hook_with_an_error_that_cannot_be_shown_plays_no_part_either(ho
     told.during = dict.fromkeys(("assigned", "drain", "revoked"), fail)
     trial = hook_trial(told)
     with capture_logs() as logs:
-        async with trial.running():
-            epoch = await trial.activate()
+        async with trial.fed() as epoch:
             trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
             await trial.transport.settled(1)
     reasons = [line["reason"] for line in logs if line["event"] == "hook_failed"]
@@ -218,8 +212,7 @@ async def test_a_hook_with_a_forgotten_await_says_so(hook_trial, delivery):
 
     trial = hook_trial(SimpleNamespace(hooks=hooks))
     with capture_logs() as logs:
-        async with trial.running():
-            epoch = await trial.activate()
+        async with trial.fed() as epoch:
             trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
             await trial.transport.settled(1)
     [line] = [line for line in logs if line["event"] == "hook_failed"]
@@ -241,8 +234,7 @@ async def test_a_hook_that_fails_keeps_no_other_from_being_called(hook_trial):
         more.append((queue, epoch))
 
     trial = hook_trial(told)
-    async with trial.running():
-        await trial.activate()
+    async with trial.fed():
         await asyncio.sleep(1)
     assert more == [("orders/0", 1)]
     assert told.of_epochs() == [("assigned?", 1), ("drain?", 1), ("revoked?", 1)]
@@ -333,8 +325,7 @@ async def test_a_hand_back_that_is_given_up_is_told_as_a_drain_once(hook_trial, 
         await release.wait()
 
     trial = hook_trial(told, handle, rebind={"drain_timeout": "2s"}, failure={"timeout": "1h"})
-    async with trial.running():
-        epoch = await trial.activate()
+    async with trial.fed() as epoch:
         await asyncio.sleep(0.1)
         trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
         trial.runner.post(HandBackRequested("move-1"))

@@ -32,6 +32,10 @@ A_WHILE_S = 3 * max(FENCE_PATIENCE_S, COPY_PATIENCE_S)
 class Story(Poisoned):
     """And an operator."""
 
+    async def mend(self, group):
+        self.is_mended = True
+        await self.unpark(group)
+
     async def unpark(self, group):
         session = group.broker.make_transport("operator")
         await session.open()
@@ -66,8 +70,7 @@ async def test_a_parking_queue_that_does_not_show_all_is_told_by_its_limit():
             assert not group.handled()
             show(group, 10_000)
             await group.until(lambda: bool(group.handled("b")), within_s=2 * FENCE_PATIENCE_S)
-            story.is_mended = True
-            await story.unpark(group)
+            await story.mend(group)
             await group.settled()
     (told, *_) = [log for log in logs if log["event"] == "parking_queue_silent"]
     assert told["expected"].endswith("a maxDeliveredUnackedMsgsPerFlow of 10000")
@@ -107,8 +110,7 @@ async def test_what_was_confirmed_and_attracted_by_nothing_is_sent_again_and_tol
             assert (head.stage, head.attempts) == (LaneStage.DELAYED, 1), "its handler does not run"
             subscribe(group)
             await group.until(lambda: len(parked(group)) == 2, within_s=2 * COPY_PATIENCE_S)
-            story.is_mended = True
-            await story.unpark(group)
+            await story.mend(group)
             await group.settled()
             group.assert_handled({"a": payloads, "b": [b"1", b"2"]})
             await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
@@ -124,8 +126,7 @@ async def test_what_comes_late_and_was_sent_twice_is_parked_and_replayed_once(mo
     async with running(story.handlers, settings=SETTINGS) as group:
         await group.publish("orders/new", *payloads, key="a")
         await group.until(lambda: {entry.original.payload for entry in parked(group)} == set(payloads), within_s=200)
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.settled(within_s=200)
         group.assert_handled({"a": payloads})
         assert [len(group.attempts("a", number)) for number in (1, 2, 3)] == [2, 1, 1]
@@ -147,8 +148,7 @@ async def test_a_replay_that_overtakes_the_retry_of_its_original_is_the_only_one
     async with running(story.handlers, settings={**SETTINGS, "failure": failure}) as group:
         await group.publish("orders/new", *payloads, key="a")
         await group.until(lambda: len(parked(group)) == 2, within_s=200)
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.settled(within_s=200)
         group.assert_handled({"a": payloads})
         assert [len(group.attempts("a", number)) for number in (1, 2)] == [2, 1]
@@ -177,8 +177,7 @@ async def test_what_was_sent_twice_and_is_replayed_stays_done_when_its_owner_lea
         await begin_slowly(delay, group)
         await group.publish("orders/new", payloads[0], key="a")
         await group.advance(5)
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
         assert len(parked(group)) == 1, "the second copy, that its owner has not read"
         await group.stop(group.owner("a"))
@@ -195,8 +194,7 @@ async def test_nor_does_it_come_again_when_that_owner_is_killed(monkeypatch):
         await begin_slowly(delay, group)
         await group.publish("orders/new", payloads[0], key="a")
         await group.advance(5)
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
         await group.advance(0.5)
         group.kill(group.owner("a"))
@@ -224,8 +222,7 @@ async def test_an_order_to_drop_second_copies_that_cannot_be_sent_holds_a_stop_u
             monkeypatch.setattr(MemoryTransport, "send", refuse_drops)
             await group.publish("orders/new", b"1", key="a")
             await group.advance(5)
-            story.is_mended = True
-            await story.unpark(group)
+            await story.mend(group)
             await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
             await group.stop(group.owner("a"))
             await hurry(delay, group)
@@ -253,8 +250,7 @@ async def test_an_order_to_drop_second_copies_that_is_refused_for_a_while_is_tol
             monkeypatch.setattr(MemoryTransport, "send", refuse_some)
             await group.publish("orders/new", b"1", key="a")
             await group.advance(5)
-            story.is_mended = True
-            await story.unpark(group)
+            await story.mend(group)
             await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
             await group.until(lambda: any(log["event"] == "parking_drop_sent" for log in logs), within_s=10)
             await hurry(delay, group)
@@ -303,7 +299,6 @@ async def test_what_comes_while_it_is_about_to_be_sent_again_is_not(monkeypatch)
         await group.until(lambda: len(parked(group)) == 1 and group.attempts("a"))
         await group.advance(2 * COPY_PATIENCE_S)
         assert [each.payload for each in sent if each.topic == parking(group)].count(b"1") == 1
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.until(lambda: bool(group.handled("a")))
         group.assert_handled({"a": [b"1"], "b": [b"0"]})

@@ -50,6 +50,10 @@ class Story(Poisoned):
         finally:
             await session.close()
 
+    async def mend(self, group):
+        self.is_mended = True
+        await self.unpark(group)
+
     async def unpark(self, group):
         async def act(view):
             await view.unpark(await view.lanes())
@@ -83,8 +87,7 @@ async def test_what_would_leave_no_room_for_an_order_waits_at_its_queue():
             await group.advance(30)
             assert len(parked(group)) == 2
             assert used_bytes(group) == 20_000 + FENCE_BYTES, "what kept the room is gone when nothing is being parked"
-            story.is_mended = True
-            await story.unpark(group)
+            await story.mend(group)
             await group.settled()
             group.assert_handled({"a": payloads, "b": [b"1"]})
             assert [type(entry) for entry in entries(group)] == [OwnerFence]
@@ -113,8 +116,7 @@ async def test_a_full_parking_queue_is_left_alone_long_enough_to_be_read(monkeyp
         pauses_s = [later - earlier for earlier, later in pairwise(sent_at_s)]
         assert pauses_s
         assert all(pause_s < 0.1 or pause_s > 2 * QUIET_S for pause_s in pauses_s)
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.settled()
 
 
@@ -145,8 +147,7 @@ async def test_a_new_owner_of_a_full_parking_queue_handles_other_keys():
         group.kill(group.owner("a"))
         await group.publish("orders/new", b"1", key="b")
         await group.until(lambda: bool(group.handled("b")))
-        story.is_mended = True
-        await story.unpark(group)
+        await story.mend(group)
         await group.settled()
         group.assert_handled({"a": payloads, "b": [b"1"]})
 
