@@ -10,6 +10,7 @@ from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.addresses import OWN_HOST
+from tests.transport.solace.steps import opened
 
 
 @pytest.fixture
@@ -48,9 +49,7 @@ def made() -> list[SolaceTransport]:
 @pytest.fixture
 async def transport(make_transport: Callable[[str], SolaceTransport]) -> SolaceTransport:
     """One that is open."""
-    transport = make_transport("first")
-    await transport.open()
-    return transport
+    return await opened(make_transport("first"))
 
 
 @pytest.fixture

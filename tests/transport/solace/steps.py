@@ -11,6 +11,11 @@ from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 
+async def opened(transport: SolaceTransport) -> SolaceTransport:
+    await transport.open()
+    return transport
+
+
 async def publish(transport: SolaceTransport, count: int, topic: str = "orders/new") -> None:
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(transport.send(Message(topic, str(number).encode())) for number in range(count)))

@@ -14,6 +14,7 @@ from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.patience import PATIENCE_MS
+from tests.transport.solace.steps import opened
 
 pytestmark = pytest.mark.real_time
 
@@ -23,8 +24,7 @@ Receive = Callable[..., Any]
 @pytest.fixture
 async def exchange(broker: BrokerServer, make_transport: Callable[..., SolaceTransport]) -> AsyncIterator[Receive]:
     """Publish with the client itself what it takes, and receive it as a message of the model."""
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     recorder = FlowRecorder()
     (await transport.bind(QueueName("orders/0"), Epoch(1), recorder)).start_intake()
 
@@ -127,8 +127,7 @@ async def test_headers_that_are_sent_are_read_by_the_client(
     """As another application reads them, by its public interface alone, from a broker that only passes them on."""
     from lbg_runtime.transport.solace.library import MessagingService, Queue
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     await transport.send(Message("orders/new", b"x", headers=Headers("c", "type", 7, 9)))
     await transport.send_together([Message("orders/new", b"x", headers=Headers("c", "type", 7, 9))])
     await transport.send(Message("orders/new", b"x"))

@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import MessageUnsendable, PublishFailed
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import opened
 
 pytestmark = pytest.mark.real_time
 
@@ -60,8 +61,7 @@ async def test_what_is_sent_as_the_sending_thread_ends_is_of_unknown_fate(
     def refuse(*_: object) -> None:
         raise RuntimeError
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     monkeypatch.setattr(_SolaceSingleThreadDispatcher, "submit", refuse)
     with pytest.raises(PublishFailed, match="RuntimeError"):
         await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)

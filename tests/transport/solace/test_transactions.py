@@ -16,7 +16,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually
+from tests.transport.solace.steps import eventually, opened
 
 pytestmark = [
     pytest.mark.real_time,
@@ -31,8 +31,7 @@ async def test_where_transactions_are_not_allowed_they_are_refused_and_all_else_
 ) -> None:
     profile = ClientProfile(may_use_transactions=False)
     broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
             with pytest.raises(PublishRefused):

@@ -28,7 +28,7 @@ from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import BINDS_AT_ONCE, SolaceTransport
 from tests.transport.rights import let_subscribe
-from tests.transport.solace.steps import eventually, publish
+from tests.transport.solace.steps import eventually, opened, publish
 
 pytestmark = pytest.mark.real_time
 
@@ -217,8 +217,7 @@ async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
         goes_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(SolaceSession, "subscribe", subscribe_and_wait)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     told: asyncio.Queue[bool] = asyncio.Queue()
     transport.watch_connection(told.put_nowait)
     subscribing = asyncio.ensure_future(transport.subscribe("events/>", lambda _: None))
@@ -277,8 +276,7 @@ async def test_a_flow_that_the_client_lost_while_binding_costs_the_session_and_n
     from lbg_runtime.transport.solace import native
 
     broker.create_queue("other")
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     told = FlowRecorder()
     await transport.bind(QueueName("other"), Epoch(1), told)
     with monkeypatch.context() as patched:
@@ -344,8 +342,7 @@ async def test_a_bind_in_an_outage_can_be_cancelled_at_once(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "OUTAGE_PATIENCE_S", 10 * PATIENCE_S)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     await broker.stop()
     await eventually(lambda: not transport.is_connected)
     binding = asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder()))
@@ -363,8 +360,7 @@ async def test_a_bind_gives_an_outage_up_in_the_end(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "OUTAGE_PATIENCE_S", 0.05)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     await broker.stop()
     await eventually(lambda: not transport.is_connected)
     with pytest.raises(BindFailed) as failure:
@@ -379,8 +375,7 @@ async def test_binds_beyond_a_few_end_when_the_connection_is_lost_and_keep_nothi
     from lbg_runtime.transport.solace.session import SessionEvent
 
     broker.create_queue("other")
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     flow = await transport.bind(QueueName("other"), Epoch(1), FlowRecorder())
     broker.faults.stall("first")
     binds = [asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder())) for _ in range(12)]

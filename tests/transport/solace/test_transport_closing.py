@@ -19,7 +19,7 @@ from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually, refuse_threads_after
+from tests.transport.solace.steps import eventually, opened, refuse_threads_after
 
 pytestmark = [
     pytest.mark.real_time,
@@ -164,8 +164,7 @@ async def test_a_bind_that_waits_for_a_connection_ends_when_the_transport_is_clo
 ) -> None:
     """It went on waiting, for up to 10 s after the transport was closed."""
     monkeypatch.setattr(transport_module, "OUTAGE_PATIENCE_S", 10 * PATIENCE_S)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     await broker.stop()
     await eventually(lambda: not transport.is_connected)
     async with asyncio.timeout(PATIENCE_S):

@@ -14,7 +14,7 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import publish
+from tests.transport.solace.steps import opened, publish
 
 pytestmark = [
     pytest.mark.real_time,
@@ -27,9 +27,7 @@ NEW = QueueName("new/0")
 
 @pytest.fixture
 async def transport(make_transport: MakeTransport) -> SolaceTransport:
-    transport = make_transport("first")
-    await transport.open()
-    return transport
+    return await opened(make_transport("first"))
 
 
 async def cut_unread(broker: BrokerServer, asking: "asyncio.Future[Any]") -> None:

@@ -14,7 +14,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.conformance_steps import SECOND, bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually, publish
+from tests.transport.solace.steps import eventually, opened, publish
 
 pytestmark = pytest.mark.real_time
 
@@ -59,8 +59,7 @@ async def test_the_client_cannot_open_a_window_that_was_closed(
 
     monkeypatch.setattr(public_path, "read_delivery", read_when_open)
     broker.create_queue("other", ["other"])
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     recorder, other = FlowRecorder(), FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
     flow.start_intake()
@@ -89,8 +88,7 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
     def refuse(payload: bytes) -> bytes:
         raise inbound.UnreadableMessage("for a test") if is_foreseen else ZeroDivisionError
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     recorder = FlowRecorder()
     # Whose exception it is in the end: an unforeseen one is reported by whoever called.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
@@ -115,8 +113,7 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     from lbg_runtime.transport.solace.fast.path import FastPath
     from lbg_runtime.transport.solace.public_path import PublicPath
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     flow, recorder = await bind(transport)
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
@@ -182,8 +179,7 @@ async def test_no_more_are_under_way_than_half_of_what_closes_the_intake(
         return open_window(*call)
 
     monkeypatch.setattr(broker.engine, "open_window", note)
-    transport = make_transport("first", max_in_flight=80)
-    await transport.open()
+    transport = await opened(make_transport("first", max_in_flight=80))
     flow, recorder = await bind(transport)
     await publish(transport, 300)
     for delivery in await recorder.until_received(300):

@@ -16,7 +16,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transport import SESSION_THREADS, SolaceTransport
-from tests.transport.solace.steps import control_thread_count, eventually, publish
+from tests.transport.solace.steps import control_thread_count, eventually, opened, publish
 
 pytestmark = pytest.mark.real_time
 
@@ -28,8 +28,7 @@ async def test_refused_connections_and_binds_leave_nothing_behind(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
     others = control_thread_count()
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     broker.engine.add_user("default", "default", "needed")
 
     async def fail() -> None:

@@ -26,7 +26,7 @@ from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transactions import Transactions
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually
+from tests.transport.solace.steps import eventually, opened
 
 pytestmark = pytest.mark.real_time
 
@@ -49,8 +49,7 @@ def let_receive(broker: BrokerServer, is_allowed: bool) -> None:
 async def transport(broker: BrokerServer, make_transport: MakeTransport) -> SolaceTransport:
     """Logged in without the right to receive, which it would have at the next login."""
     let_receive(broker, False)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     let_receive(broker, True)
     return transport
 
@@ -196,8 +195,7 @@ async def test_an_unbind_that_its_session_did_not_live_to_make_is_not_known_of(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
     """The next session was asked, and the broker had read all that this one had sent."""
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     flow = await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     may_go_on = threading.Event()
     occupying = [transport._threads.begin(may_go_on.wait, PATIENCE_S) for _ in range(THREAD_COUNT)]
@@ -214,8 +212,7 @@ async def test_an_unbind_that_its_session_did_not_live_to_make_is_not_known_of(
 
 async def test_a_bind_whose_session_ends_says_so(broker: BrokerServer, make_transport: MakeTransport) -> None:
     """The client has a text of its own clean-up for that, or none."""
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     broker.faults.stall("first")
     binding = asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder()))
     await asyncio.wait([binding], timeout=0.2)

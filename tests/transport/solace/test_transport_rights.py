@@ -20,7 +20,7 @@ from lbg_runtime.transport.solace import relogin
 from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import publish
+from tests.transport.solace.steps import opened, publish
 
 pytestmark = pytest.mark.real_time
 
@@ -58,8 +58,7 @@ async def test_a_right_to_receive_that_was_given_back_is_had_by_another_login(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
     allow(broker, may_receive=False)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     told = await connections(transport)
     allow(broker)
     with capture_logs() as logged:
@@ -80,8 +79,7 @@ async def test_a_right_to_publish_that_was_given_back_is_had_by_another_login(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
     allow(broker, may_send=False)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     _, first = await bind(transport)
     told = await connections(transport)
     allow(broker)
@@ -176,8 +174,7 @@ async def test_a_client_that_cannot_have_its_transacted_session_again_does_not_k
     """It connects and never says so: the member took itself for cut off, also when it would have the right again."""
     monkeypatch.setattr(transport_module, "OUTAGE_LOOK_S", 0.15)
     monkeypatch.setattr("lbg_runtime.transport.solace.settings.KEEP_ALIVE_INTERVAL_MS", 50)
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     await transport.send_together([Message("orders/new", b"")])
     told = await connections(transport)
     allow(broker, **{right: False})
@@ -193,8 +190,7 @@ async def test_a_right_to_transactions_that_was_given_back_is_had_by_another_log
 ) -> None:
     """Without the one to publish, a commit waited a minute for its answer, and the connection was ended then."""
     allow(broker, **{right: False})
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     told = await connections(transport)
     allow(broker)
     with pytest.raises(PublishRefused, match=NO_RIGHT + what):

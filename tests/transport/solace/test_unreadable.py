@@ -21,7 +21,7 @@ from lbg_runtime.testing.conformance_steps import bind
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace import public_path
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually
+from tests.transport.solace.steps import eventually, opened
 
 pytestmark = pytest.mark.real_time
 
@@ -171,8 +171,7 @@ async def test_a_callback_of_the_client_that_fails_ends_the_flow_and_loses_nothi
         if made == 2:
             raise MemoryError("for a test")
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     fill(broker, *(plain(str(number).encode()) for number in range(5)))
     first, second = FlowRecorder(), FlowRecorder()
     with monkeypatch.context() as patched:
@@ -195,8 +194,7 @@ async def test_the_flag_of_a_redelivery_is_one_byte(
     """The client takes it for a number of four, of which the library writes one."""
     from lbg_runtime.transport.solace import library
 
-    transport = make_transport("first")
-    await transport.open()
+    transport = await opened(make_transport("first"))
     with monkeypatch.context() as patched:
         patched.setattr(library.CORE, "solClient_msg_isRedelivered", lambda _: 0x34550100 | is_redelivered)
         fill(broker, plain(b"0"))
