@@ -93,13 +93,17 @@ async def _cancel(task):
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
-    """Makes a stage for so many queues, in a context that ends all that was started."""
+    """Makes a stage for so many queues, all fed if members are named; its context ends all that was started."""
     seed_members(monkeypatch)
 
     @asynccontextmanager
-    async def make(queues=4, token=None):
+    async def make(*members, queues=4, token=None):
         async with AsyncExitStack() as ending:
-            yield Stage(MemberTrial(tmp_path), ending, queues, token)
+            group = Stage(MemberTrial(tmp_path), ending, queues, token)
+            if members:
+                await group.start(*members)
+                await group.all_fed()
+            yield group
 
     return make
 

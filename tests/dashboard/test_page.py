@@ -347,9 +347,7 @@ async def test_a_key_is_searched_for_by_typing_it(stage, browser, tmp_path):
 
 
 async def test_a_search_tells_of_a_key_that_is_parked_and_of_what_is_to_be(stage, browser, monkeypatch):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         url = await group.show()
         (answer,) = await group.watch.why("k")
         head = LaneHead(LaneStage.DELAYED, 0, False, 3, 40, None, None)
@@ -371,9 +369,7 @@ async def test_a_search_tells_of_a_key_that_is_parked_and_of_what_is_to_be(stage
 
 
 async def test_a_search_tells_what_lbg_why_tells(stage, browser, monkeypatch):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         url = await group.show()
         (answer,) = await group.watch.why("k")
         head = LaneHead(LaneStage.DELAYED, 2, False, 3, 40, 30, None, "orders/new", "ValueError: no such shop")
@@ -424,9 +420,7 @@ async def test_a_page_behind_a_token_asks_for_it(stage, browser):
 
 
 async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser, tmp_path):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await browser.open(await group.show(host=OWN_HOST))
         await browser.until(f"{FED}.length === 4")
         group.watch._hearing_changed(False)
@@ -491,7 +485,7 @@ async def crowded(stage_group, board, sight):
 @pytest.mark.parametrize(("queues", "members"), [(1, 1), (16, 3), (64, 6), (65, 4), (1_000, 12)])
 async def test_it_is_readable_with_one_queue_and_with_a_thousand(stage, browser, tmp_path, queues, members):
     board, sight = crowd(queues, members)
-    async with stage(queues) as group:
+    async with stage(queues=queues) as group:
         await browser.open(await crowded(group, board, sight), height=1_000)
         is_map = queues > 64
         await browser.until(f"{CARDS}.length === {members}")
@@ -526,7 +520,7 @@ async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_th
     board, sight = crowd(queues, 2)
     owners = {index: MemberId(board.queues[queue(index)].owner) for index in range(6)}
     still = {(owners[index], index): (None, None) for index in (2, 3, 4, 5)}
-    async with stage(queues) as group:
+    async with stage(queues=queues) as group:
         still[owners[1], 1] = ("Queue Shutdown", now_ms() - 43_210)
         flowing, standing = sight.figures, replace(sight.figures, standing_still=still)
         await browser.open(await crowded(group, board, replace(sight, figures=standing)))
@@ -555,7 +549,7 @@ async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_th
 
 async def test_a_click_on_the_map_chooses_its_queue(stage, browser):
     board, sight = crowd(200, 3)
-    async with stage(200) as group:
+    async with stage(queues=200) as group:
         await browser.open(await crowded(group, board, sight))
         await browser.until(f"{CARDS}.length === 3")
         await browser.evaluate("document.getElementById('map').scrollIntoView()")
@@ -567,7 +561,7 @@ async def test_a_click_on_the_map_chooses_its_queue(stage, browser):
 
 async def test_who_cannot_see_it_is_told_the_same(stage, browser):
     board, sight = crowd(8, 2)
-    async with stage(8) as group:
+    async with stage(queues=8) as group:
         await browser.open(await crowded(group, board, sight))
         await browser.until(f"{CARDS}.length === 2")
         found = await browser.accessible()
@@ -589,7 +583,7 @@ async def test_who_cannot_see_it_is_told_the_same(stage, browser):
 async def test_nothing_moves_for_who_wants_no_motion(stage, browser):
     board, sight = crowd(8, 2)
     running = "document.getAnimations().length"
-    async with stage(8) as group:
+    async with stage(queues=8) as group:
         url = await crowded(group, board, sight)
         await browser.open(url, prefers_reduced_motion="no-preference")
         await browser.until(f"{running} > 0")
@@ -600,7 +594,7 @@ async def test_nothing_moves_for_who_wants_no_motion(stage, browser):
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_text_has_enough_contrast(stage, browser, scheme):
     board, sight = crowd(8, 10)
-    async with stage(8) as group:
+    async with stage(queues=8) as group:
         await browser.open(await crowded(group, board, sight), prefers_color_scheme=scheme)
         await browser.until(f"{CARDS}.length === 10")
         ratios = await browser.evaluate(CONTRAST)

@@ -86,9 +86,7 @@ async def test_the_page_is_three_files_that_load_nothing_else(stage):
 
 
 async def test_a_viewer_is_sent_the_group_and_then_each_move(stage, viewer):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         reader = await viewer(group.port)
         assert reader.response.getheader("content-type").startswith("text/event-stream")
@@ -123,9 +121,7 @@ async def test_a_kill_is_told(stage, viewer):
 
 
 async def test_a_key_is_found_as_lbg_why_finds_it(stage):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         answer = await ask(group.port, "/v1/why?key=k%2Fx%26")
         assert answer.status == 200
@@ -141,9 +137,7 @@ async def test_a_key_is_found_as_lbg_why_finds_it(stage):
 
 
 async def test_a_key_is_known_to_who_has_it_parked(stage, monkeypatch):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         (answer,) = await group.watch.why("k")
         parked = replace(answer, sight=replace(answer.sight, parked=2))

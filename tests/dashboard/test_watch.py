@@ -50,9 +50,7 @@ async def shown(group, reached, within_s=30):
 
 
 async def test_a_group_that_runs_is_known_at_once(stage):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await asyncio.sleep(5)
         await group.show()
         await shown(group, lambda: owners(group.watch.feed) == dict.fromkeys(range(4), "a"), within_s=0.2)
@@ -130,9 +128,7 @@ async def test_without_addresses_members_tell_in_the_group_how_much_they_handle_
 
 
 async def test_members_that_answer_at_their_address_are_not_asked_in_the_group(stage, handled):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show([ADDRESS])
         asked = []
         group.watch._observer.ask_again = lambda: asked.append(1)
@@ -143,9 +139,7 @@ async def test_members_that_answer_at_their_address_are_not_asked_in_the_group(s
 
 
 async def test_a_connection_that_is_lost_is_told_and_nobody_is_called_dead_for_it(stage):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         await shown(group, lambda: owners(group.watch.feed) == dict.fromkeys(range(4), "a"))
         session = group.watch._observer._session
@@ -172,9 +166,7 @@ async def test_a_killed_member_is_told_as_silent_with_its_queues_elsewhere_withi
 
 
 async def test_a_hand_back_is_told_within_a_second_of_its_beginning(stage):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         await shown(group, lambda: owners(group.watch.feed) == dict.fromkeys(range(4), "a"))
         await group.start("b")
@@ -210,9 +202,7 @@ async def test_what_happens_at_once_is_told_at_once_and_no_more_often_than_need_
 
 
 async def test_who_died_while_nothing_was_heard_is_not_counted_when_the_count_is_known_again(stage):
-    async with stage() as group:
-        await group.start("a", "b")
-        await group.all_fed()
+    async with stage("a", "b") as group:
         await group.show()
         assert not group.watch.hears_group, "who has not spoken yet may live"
         await asyncio.sleep(2)
@@ -228,9 +218,7 @@ async def test_who_died_while_nothing_was_heard_is_not_counted_when_the_count_is
 
 
 async def test_members_are_not_known_on_a_connection_on_which_the_page_may_not_listen(stage):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
+    async with stage("a") as group:
         await group.show()
         engine = group.trial.broker.engine
         let_subscribe(engine, DEFAULT_NAME, is_allowed=False)
