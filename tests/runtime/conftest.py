@@ -84,6 +84,12 @@ class DispatcherRig:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def handle(self, *deliveries: Delivery) -> None:
+        """Dispatch these, the first ones, and wait until they have ended."""
+        for each in deliveries:
+            self.dispatcher.dispatch(each)
+        await self.until_ended(len(deliveries))
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """With the runners at work; they are cancelled at the end, and what ended them before is raised."""

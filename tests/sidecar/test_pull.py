@@ -77,6 +77,13 @@ async def begun(trial, app):
 
 
 @contextlib.asynccontextmanager
+async def begun_member(trial, app):
+    async with trial.running(app):
+        await begun(trial, app)
+        yield app
+
+
+@contextlib.asynccontextmanager
 async def pulled_from(trial, app):
     """A puller of a member that has all queues, and the future of how the member left."""
     async with trial.running(app) as left:
@@ -99,9 +106,7 @@ def described(event):
 
 
 async def test_a_member_takes_no_queue_before_somebody_pulls(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         await asyncio.sleep(60)
         assert trial.owners() == 0
         Puller(app)
@@ -109,9 +114,7 @@ async def test_a_member_takes_no_queue_before_somebody_pulls(trial, pulling):
 
 
 async def test_a_queue_that_went_while_nobody_pulled_is_made_again(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         await asyncio.sleep(3_600)
         trial.broker.delete_queue("orders/0")
         Puller(app)
@@ -154,9 +157,7 @@ async def test_the_next_event_of_a_key_comes_when_the_one_before_is_settled(tria
 
 
 async def test_no_stream_has_more_than_it_asked_for(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         small, large = Puller(app, 1), Puller(app, 2)
         await trial.until(lambda: trial.owners() == 2)
         await trial.publish(10, keys=10)
@@ -240,9 +241,7 @@ async def test_retry_and_drop_are_followed(trial, pulling):
 
 
 async def test_a_quiet_stream_shows_that_it_lives(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         stream = app._companion._receiver.stream(1)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -516,9 +515,7 @@ async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open()
 
 
 async def test_a_client_that_is_frozen_does_not_keep_events_from_another_one(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         frozen, healthy = Puller(app, 100), Puller(app, 20)
         await trial.until(lambda: trial.owners() == 2)
         done = []
@@ -542,9 +539,7 @@ async def test_a_client_that_is_frozen_does_not_keep_events_from_another_one(tri
 
 async def test_what_waits_for_room_when_its_flow_is_lost_is_not_given_out(trial, pulling):
     """Others may be further on with its key by the time there is room."""
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         puller = Puller(app, 1)
         await trial.until(lambda: trial.owners() == 2)
         await trial.publish(2, keys=2)
@@ -560,9 +555,7 @@ async def test_what_waits_for_room_when_its_flow_is_lost_is_not_given_out(trial,
 
 async def test_what_nobody_has_read_when_its_flow_is_lost_is_not_sent(trial, pulling):
     """Others may be further on with its key by the time the application reads on: large events lie there for long."""
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
+    async with begun_member(trial, pulling()) as app:
         stream = app._companion._receiver.stream(2)
         reading = asyncio.ensure_future(anext(stream))
         await trial.until(lambda: trial.owners() == 2)

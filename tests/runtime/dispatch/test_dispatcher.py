@@ -19,8 +19,7 @@ async def test_a_delivery_is_accepted_when_its_handler_returns(rig, delivery):
 
     made = rig(handle)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert made.outcomes() == {1: Outcome.ACCEPTED}
     assert seen == [b"1"]
     assert made.ends[0].attempts == 1
@@ -81,8 +80,7 @@ async def test_waits_between_attempts_grow_to_the_maximum(rig, delivery):
 
     made = rig(handle, **BACKOFF)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     waits = [later - earlier for earlier, later in itertools.pairwise(starts)]
     for count, wait in enumerate(waits):
         longest = min(0.1 * 2**count, 5)
@@ -155,8 +153,7 @@ async def test_a_handler_that_swallows_its_timeout_is_not_believed(rig, delivery
 
     made = rig(handle, **BACKOFF)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert len(attempts) == 2
 
 
@@ -230,8 +227,6 @@ async def test_messages_without_key_go_by_shard_and_those_of_no_group_by_queue(r
     handlers.handler(">")(handle)
     made = rig(handlers=handlers, group={"key": "property:customer"})
     async with made.running():
-        made.dispatcher.dispatch(delivery(1, topic="h/4/orders/new"))
-        made.dispatcher.dispatch(delivery(2, topic="other/topic"))
-        await made.until_ended(2)
+        await made.handle(delivery(1, topic="h/4/orders/new"), delivery(2, topic="other/topic"))
     lanes = {end.delivery.delivery_id: (end.lane, end.shard, end.topic, end.key) for end in made.ends}
     assert lanes == {1: ("\0shard 4", 4, "orders/new", None), 2: ("\0queue orders/0", None, "other/topic", None)}

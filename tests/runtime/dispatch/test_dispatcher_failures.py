@@ -64,9 +64,7 @@ async def test_a_message_is_moved_after_its_last_attempt_and_its_successor_handl
     made = rig(handle, error_queue=queue, **MOVE)
     with capture_logs() as logs:
         async with made.running():
-            made.dispatcher.dispatch(delivery(1))
-            made.dispatcher.dispatch(delivery(2))
-            await made.until_ended(2)
+            await made.handle(delivery(1), delivery(2))
     assert seen == [b"1", b"1", b"1", b"2"]
     assert queue.taken == [(1, 3, "ValueError: never")]
     assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
@@ -96,9 +94,7 @@ async def test_an_exception_of_which_nothing_can_be_learned_ends_the_attempts_of
 
     made = rig(handle, error_queue=queue, **MOVE)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        made.dispatcher.dispatch(delivery(2))
-        await made.until_ended(2)
+        await made.handle(delivery(1), delivery(2))
     assert queue.taken == [(1, 3, "StrangeFailure: Evil")]
     assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
 
@@ -117,8 +113,7 @@ async def test_a_log_that_cannot_tell_of_an_error_does_not_decide_what_follows_i
     structlog.configure(processors=[render])
     try:
         async with made.running():
-            made.dispatcher.dispatch(delivery(1, "bad"))
-            await made.until_ended(1)
+            await made.handle(delivery(1, "bad"))
     finally:
         structlog.configure(**configuration)
     assert queue.taken == [(1, 3, "ValueError: never")]
@@ -156,8 +151,7 @@ async def test_a_failed_move_is_tried_again_and_the_handler_is_not(rig, delivery
     made = rig(handle, error_queue=queue, **MOVE)
     with capture_logs() as logs:
         async with made.running():
-            made.dispatcher.dispatch(delivery(1))
-            await made.until_ended(1)
+            await made.handle(delivery(1))
     assert calls == [b"1"] * 3
     assert queue.taken == [(1, 3, "ValueError: never")] * 5
     waits_s = [after - before for before, after in itertools.pairwise(queue.taken_s)]
@@ -264,8 +258,7 @@ async def test_a_terminal_failure_is_moved_after_one_attempt(rig, delivery):
 
     made = rig(handle, error_queue=queue, **MOVE)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert queue.taken == [(1, 1, "TerminalFailure: no such customer")]
 
 
@@ -320,9 +313,7 @@ async def test_each_handler_has_its_own_policy_and_its_own_time(rig, delivery):
     queue = _ErrorQueue()
     made = rig(handlers=handlers, error_queue=queue)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1, "a", topic="h/0/orders/slow"))
-        made.dispatcher.dispatch(delivery(2, "b", topic="h/0/orders/quick"))
-        await made.until_ended(2)
+        await made.handle(delivery(1, "a", topic="h/0/orders/slow"), delivery(2, "b", topic="h/0/orders/quick"))
     assert cut == {"h/0/orders/quick": [1.0], "h/0/orders/slow": [7.0]}
     assert [each for each, _, _ in queue.taken] == [2, 1]
 
@@ -429,8 +420,7 @@ async def test_a_message_whose_key_is_parked_no_more_when_there_is_room_is_handl
     made = rig(_fail)
     made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.PARK, Verdict.HANDLE))
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     [end] = made.ends
     assert (end.outcome, end.attempts > 0, end.end_report) == (Outcome.ACCEPTED, True, None)
 
@@ -471,8 +461,7 @@ async def test_tries_to_park_a_message_are_no_attempts_of_its_handler(rig, deliv
     made = rig(handle, failure={"attempts": 3, "then": "error_queue", **BACKOFF}, error_queue=queue)
     made.dispatcher.park_in(QUEUE, _ScriptedParking(*[Verdict.PARK] * 4, Verdict.HANDLE))
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert (len(times), made.ends[0].attempts, made.ends[0].end_report.attempts) == (3, 3, 3)
     assert times[1] - times[0] < 0.2, "the first wait is the shortest"
 
@@ -481,8 +470,7 @@ async def test_what_is_or_was_parked_already_is_accepted_and_not_handled(rig, de
     made = rig(_fail)
     made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.DROP))
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
         made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.PARK, was_parked=True))
         made.dispatcher.dispatch(delivery(2))
         await asyncio.sleep(10)

@@ -1,6 +1,7 @@
 """Hot keys do not keep others out; they, stuck keys and slow handlers are told of once, and once when that is over."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
@@ -10,6 +11,16 @@ from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 def _told(logs, *events):
     return [(line["event"], line["key"]) for line in logs if line["event"] in events]
+
+
+@asynccontextmanager
+async def reported(made):
+    """With the runners at work and their keys watched; what is logged."""
+    with capture_logs() as logs:
+        async with made.running():
+            watching = asyncio.ensure_future(made.dispatcher.key_reports.run())
+            yield logs
+            watching.cancel()
 
 
 class _Gate:
@@ -86,18 +97,15 @@ async def test_a_handler_that_takes_long_is_told_of_while_it_runs_and_when_it_ha
         await asyncio.sleep(25 if message.key == "slow" else 1)
 
     made = rig(handle)
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            made.dispatcher.dispatch(delivery(1, "slow"))
-            for number in range(2, 30):
-                made.dispatcher.dispatch(delivery(number, "quick"))
-            await asyncio.sleep(14)
-            assert made.dispatcher.key_reports.slow == 1
-            await made.until_ended(29)
-            await asyncio.sleep(5)
-            assert made.dispatcher.key_reports.slow == 0
-            reporting.cancel()
+    async with reported(made) as logs:
+        made.dispatcher.dispatch(delivery(1, "slow"))
+        for number in range(2, 30):
+            made.dispatcher.dispatch(delivery(number, "quick"))
+        await asyncio.sleep(14)
+        assert made.dispatcher.key_reports.slow == 1
+        await made.until_ended(29)
+        await asyncio.sleep(5)
+        assert made.dispatcher.key_reports.slow == 0
     assert _told(logs, "handler_slow", "handler_slow_ended") == [
         ("handler_slow", "slow"),
         ("handler_slow_ended", "slow"),
@@ -113,12 +121,9 @@ async def test_what_takes_long_by_a_short_limit_is_told_of_soon(rig, delivery):
         await asyncio.sleep(1)
 
     made = rig(handle, dispatch={"slow_handler": "400ms"})
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            made.dispatcher.dispatch(delivery(1))
-            await made.until_ended(1)
-            reporting.cancel()
+    async with reported(made) as logs:
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
     assert [400 <= line["running_ms"] <= 500 for line in logs if line["event"] == "handler_slow"] == [True]
 
 
@@ -145,18 +150,15 @@ async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and
             raise KeyError
 
     made = rig(handle, failure={"backoff": {"initial": "1s", "maximum": "2s"}})
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            for number in range(3):
-                made.dispatcher.dispatch(delivery(number, "stuck"))
-            await asyncio.sleep(66)
-            assert made.dispatcher.key_reports.stuck == 1
-            broken.clear()
-            await made.until_ended(3)
-            await asyncio.sleep(5)
-            assert (made.dispatcher.key_reports.stuck, made.dispatcher.key_reports.stuck_total) == (0, 1)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(3):
+            made.dispatcher.dispatch(delivery(number, "stuck"))
+        await asyncio.sleep(66)
+        assert made.dispatcher.key_reports.stuck == 1
+        broken.clear()
+        await made.until_ended(3)
+        await asyncio.sleep(5)
+        assert (made.dispatcher.key_reports.stuck, made.dispatcher.key_reports.stuck_total) == (0, 1)
     assert _told(logs, "key_stuck", "key_moves_again") == [("key_stuck", "stuck"), ("key_moves_again", "stuck")]
     told = next(line for line in logs if line["event"] == "key_stuck")
     assert (told["waiting"], told["delivery_id"]) == (2, 0)
@@ -170,17 +172,14 @@ async def test_a_stuck_and_a_hot_key_whose_flow_is_lost_have_not_gone_on(rig, de
 
     made = rig(handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4})
     reports = made.dispatcher.key_reports
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(reports.run())
-            for number in range(8):
-                made.dispatcher.dispatch(delivery(number, "poison"))
-            await asyncio.sleep(70)
-            assert (reports.stuck, reports.hot) == (1, 1)
-            made.dispatcher.return_unstarted("orders/0", 1)
-            await asyncio.sleep(5)
-            assert (reports.stuck, reports.hot) == (0, 0)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(8):
+            made.dispatcher.dispatch(delivery(number, "poison"))
+        await asyncio.sleep(70)
+        assert (reports.stuck, reports.hot) == (1, 1)
+        made.dispatcher.return_unstarted("orders/0", 1)
+        await asyncio.sleep(5)
+        assert (reports.stuck, reports.hot) == (0, 0)
     assert _told(logs, "key_moves_again", "key_cooled") == []
     back = [line for line in logs if line["event"] == "key_given_back"]
     assert {line["was"] for line in back} == {"hot", "stuck"}
@@ -192,18 +191,15 @@ async def test_a_stuck_and_a_hot_key_whose_flow_is_lost_have_not_gone_on(rig, de
 async def test_nor_has_a_key_whose_handler_is_cancelled_with_its_flow(rig, delivery):
     gate = _Gate()
     made = rig(gate.handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4}, failure={"timeout": "1h"})
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            for number in range(8):
-                made.dispatcher.dispatch(delivery(number, "hot"))
-            await asyncio.sleep(70)
-            made.dispatcher.return_unstarted("orders/0", 1)
-            made.dispatcher.key_reports.look()
-            made.dispatcher.cancel_handling("orders/0", 1)
-            await made.until_ended(8)
-            await asyncio.sleep(5)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(8):
+            made.dispatcher.dispatch(delivery(number, "hot"))
+        await asyncio.sleep(70)
+        made.dispatcher.return_unstarted("orders/0", 1)
+        made.dispatcher.key_reports.look()
+        made.dispatcher.cancel_handling("orders/0", 1)
+        await made.until_ended(8)
+        await asyncio.sleep(5)
     assert _told(logs, "key_moves_again", "key_cooled") == []
     assert [line["was"] for line in logs if line["event"] == "key_given_back"] == ["hot", "stuck"]
 
@@ -213,13 +209,10 @@ async def test_a_hot_key_that_goes_on_is_not_stuck(rig, delivery):
         await asyncio.sleep(5)
 
     made = rig(handle)
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            for number in range(100):
-                made.dispatcher.dispatch(delivery(number, "busy"))
-            await made.until_ended(100)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(100):
+            made.dispatcher.dispatch(delivery(number, "busy"))
+        await made.until_ended(100)
     assert _told(logs, "key_stuck") == []
 
 
@@ -228,13 +221,10 @@ async def test_many_at_once_are_told_of_in_few_lines(rig, delivery):
         await asyncio.sleep(25)
 
     made = rig(handle, dispatch={"stuck_key": "off"})
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            for number in range(30):
-                made.dispatcher.dispatch(delivery(number, f"k{number}"))
-            await asyncio.sleep(20)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(30):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await asyncio.sleep(20)
     assert len(_told(logs, "handler_slow")) == MAX_LINES
     assert [line["untold"] for line in logs if line["event"] == "handlers_slow"] == [30 - MAX_LINES]
 
@@ -248,16 +238,13 @@ async def test_of_a_kind_the_beginnings_that_are_told_have_their_ends_told_and_t
     count = 30
     few = {"max_in_flight": 4, "max_waiting_per_key": 1, "runners": 100, "stuck_key": "10s", "slow_handler": "10s"}
     made = rig(handle, dispatch=few)
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            for number in range(4 * count):
-                made.dispatcher.dispatch(delivery(number, f"k{number % count}"))
-            await asyncio.sleep(20)
-            gate.set()
-            await made.until_ended(4 * count)
-            await asyncio.sleep(10)
-            reporting.cancel()
+    async with reported(made) as logs:
+        for number in range(4 * count):
+            made.dispatcher.dispatch(delivery(number, f"k{number % count}"))
+        await asyncio.sleep(20)
+        gate.set()
+        await made.until_ended(4 * count)
+        await asyncio.sleep(10)
     kinds = [
         ("key_hot", "key_cooled", "keys_hot"),
         ("key_stuck", "key_moves_again", "keys_stuck"),
@@ -279,13 +266,10 @@ async def test_an_attempt_that_waits_for_somebody_is_not_slow_and_counts_from_it
         await asyncio.sleep(25)
 
     made = rig(handle, dispatch={"stuck_key": "off"}, options={"timeout": "1h"})
-    with capture_logs() as logs:
-        async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
-            made.dispatcher.dispatch(delivery(1))
-            await asyncio.sleep(109)
-            assert made.dispatcher.key_reports.slow == 0
-            await made.until_ended(1)
-            reporting.cancel()
+    async with reported(made) as logs:
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(109)
+        assert made.dispatcher.key_reports.slow == 0
+        await made.until_ended(1)
     [slow] = [line for line in logs if line["event"] == "handler_slow"]
     assert 10_000 <= slow["running_ms"] < 12_600

@@ -108,8 +108,7 @@ async def test_a_message_with_a_key_is_as_ever_whatever_the_rule(rig, delivery):
     handlers.handler(">")(handle)
     made = rig(handlers=handlers, dispatch={"missing_key": "error"})
     async with made.running():
-        made.dispatcher.dispatch(delivery(1, "a"))
-        await made.until_ended(1)
+        await made.handle(delivery(1, "a"))
     assert (made.ends[0].lane, made.dispatcher.counts.without_key) == ("a", 0)
 
 

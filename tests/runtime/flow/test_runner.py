@@ -222,8 +222,7 @@ async def test_a_settlement_of_a_dead_handle_is_fenced_and_so_recorded(flow_tria
         await asyncio.sleep(1)
 
     trial = flow_trial(work)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         trial.transport.sink(MessageReceived(delivery(1, epoch=first)))
         await asyncio.sleep(0.5)
         trial.transport.sink(FlowDown(first, "Queue Shutdown"))
@@ -243,8 +242,7 @@ async def test_after_an_outage_what_ran_is_settled_on_the_old_handle_and_a_new_o
         await asyncio.sleep(1)
 
     trial = flow_trial(work)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         for number in (1, 2):
             trial.transport.sink(MessageReceived(delivery(number, epoch=first)))
         await asyncio.sleep(0.5)
@@ -291,8 +289,7 @@ async def test_activity_that_is_lost_while_the_handle_is_given_up_is_recorded(fl
 
 async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):
     trial = flow_trial(_return)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         old_sink = trial.transport.sink
         old_sink(FlowDown(first, "gone"))
         second = await trial.activate()

@@ -108,8 +108,7 @@ async def test_a_hand_back_is_journalled_and_observed_from_drain_to_the_bind_as_
         await asyncio.sleep(1)
 
     trial = flow_trial(work, place=STANDBY)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         trial.transport.sink(MessageReceived(delivery(1, epoch=first)))
         await asyncio.sleep(0.5)
         trial.runner.post(HandBackRequested("m"))

@@ -55,8 +55,7 @@ async def test_a_replay_that_will_not_be_settled_is_not_recorded_as_settled(flow
 async def test_a_replay_of_an_earlier_handle_is_not_recorded_as_settled(flow_trial, replay):
     """The next owner of the queue may have handled it meanwhile, wherever this handle was."""
     trial = flow_trial(_return)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         handling = await replay(trial, first)
         trial.transport.sink(FlowDown(first, "gone"))
         assert await trial.activate() == first + 1

@@ -153,8 +153,7 @@ async def test_a_body_that_does_not_fit_keeps_nobody_from_the_batch(rig, deliver
     handlers.batch_handler("orders/>", max_count=2, max_wait="1s", then="error_queue")(handle)
     made = rig(handlers=handlers, error_queue=ErrorQueue())
     async with MemberResources().entered(()), made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert (batches, moved) == ([], [1])
 
 
@@ -247,9 +246,7 @@ async def test_a_batch_handler_may_be_a_plain_function_with_state(rig, delivery)
 
     made = rig(handlers=handlers)
     async with MemberResources().entered(handlers.lifespans), made.running():
-        made.dispatcher.dispatch(delivery(1, "a"))
-        made.dispatcher.dispatch(delivery(2, "b"))
-        await made.until_ended(2)
+        await made.handle(delivery(1, "a"), delivery(2, "b"))
     assert seen == [([b"1", b"2"], Pool)]
 
 
@@ -299,8 +296,7 @@ def test_what_is_no_batch_handler_is_refused(register, line):
 async def test_a_batch_may_wait_for_longer_than_an_attempt_may_take(rig, delivery):
     made = rig(handlers=batch_handlers(_good, max_wait="30s"), failure={"timeout": "10s"})
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert made.outcomes() == {1: Outcome.ACCEPTED}
     assert made.dispatcher.counts.failed_attempts == 0
 

@@ -56,8 +56,7 @@ async def test_what_it_raises_fails_the_attempt(rig, delivery):
 
     made = rig(handle)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert calls == [b"1", b"1"]
 
 

@@ -265,8 +265,7 @@ async def test_the_death_of_a_handle_is_no_drain_and_is_over_when_its_last_handl
         told.log.append(("handled", int(message.payload)))
 
     trial = hook_trial(told, handle)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         await asyncio.sleep(0.1)
         trial.transport.sink(MessageReceived(delivery(7, epoch=first)))
         await asyncio.sleep(0.1)
@@ -291,8 +290,7 @@ async def test_the_next_epoch_waits_for_a_handler_of_a_dead_handle_no_longer_tha
 
     trial = hook_trial(told, handle, failure={"timeout": "5s"})
     with capture_logs() as logs:
-        async with trial.running():
-            first = await trial.activate()
+        async with trial.fed() as first:
             await asyncio.sleep(0.1)
             trial.transport.sink(MessageReceived(delivery(7, epoch=first)))
             await asyncio.sleep(0.1)
@@ -309,8 +307,7 @@ async def test_the_next_epoch_waits_for_a_handler_of_a_dead_handle_no_longer_tha
 async def test_lost_activity_is_no_drain(hook_trial):
     told = Told()
     trial = hook_trial(told)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         await asyncio.sleep(0.1)
         trial.transport.sink(FlowInactive(first))
         await trial.activate()
@@ -432,8 +429,7 @@ async def test_the_first_message_of_a_key_says_so_in_every_epoch_and_every_attem
             raise ValueError("not yet")
 
     trial = hook_trial(Told(), handle)
-    async with trial.running():
-        first = await trial.activate()
+    async with trial.fed() as first:
         for number, key in ((1, "a"), (2, "a"), (3, "b")):
             trial.transport.sink(MessageReceived(delivery(number, key, epoch=first)))
         await trial.transport.settled(3)

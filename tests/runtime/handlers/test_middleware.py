@@ -274,9 +274,7 @@ async def test_a_handler_that_its_middleware_leaves_running_is_waited_for(rig, d
 
     made = rig(handlers=app.assembled())
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        made.dispatcher.dispatch(delivery(2))
-        await made.until_ended(2)
+        await made.handle(delivery(1), delivery(2))
     assert log == ["begin 1", "end 1", "begin 2", "end 2"]
 
 

@@ -45,8 +45,7 @@ def _registered(function):
 async def _dispatched(rig, message_delivery, function, lifespans=(), **sections):
     made = rig(function, **sections)
     async with MemberResources().entered(lifespans), made.running():
-        made.dispatcher.dispatch(message_delivery)
-        await made.until_ended(1)
+        await made.handle(message_delivery)
     return made
 
 

@@ -254,8 +254,7 @@ async def test_a_message_whose_payload_is_none_is_a_terminal_failure(rig, delive
 
     made = rig(handle, options={"then": "error_queue"}, error_queue=ErrorQueue())
     async with MemberResources(_Messenger()).entered(()), made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert len(moved) == 1
     assert "a payload is bytes" in moved[0]
 

@@ -147,8 +147,7 @@ async def test_a_receipt_may_be_settled_before_the_handler_returns_and_twice_is_
     made = rig(handle)
     with capture_logs() as logs:
         async with resources.entered(()), made.running():
-            made.dispatcher.dispatch(delivery(1))
-            await made.until_ended(1)
+            await made.handle(delivery(1))
     assert made.outcomes() == {1: Outcome.ACCEPTED}
     assert [log["reason"] for log in logs if log["event"] == "settled_late"] == ["it is settled"]
 
@@ -164,8 +163,7 @@ async def test_a_handler_that_raises_has_failed_whatever_it_said_before(rig, del
 
     made = rig(handle)
     async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert len(attempts) == 2
 
 

@@ -68,8 +68,7 @@ async def _ends(rig, delivery, function=None, **arguments):
     with warnings.catch_warnings(record=True) as caught, own_garbage():
         warnings.simplefilter("always")
         async with MemberResources(_Messenger(), thread_count=2).entered(()), made.running():
-            made.dispatcher.dispatch(delivery(1))
-            await made.until_ended(1)
+            await made.handle(delivery(1))
     assert [str(each.message) for each in caught] == []
     assert made.outcomes() == {1: Outcome.ACCEPTED}, "as it is settled when it lies on the error queue"
     if not moved:
@@ -324,8 +323,7 @@ async def test_what_an_object_yields_that_is_called_is_published(rig, delivery, 
     messenger = _Messenger()
     made = rig(wrap(kind()))
     async with MemberResources(messenger).entered(()), made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
+        await made.handle(delivery(1))
     assert messenger.sent == [OUT, OUT]
 
 
@@ -337,8 +335,7 @@ async def test_what_publishes_may_return_what_is_yet_to_be_read(rig, delivery):
     for function in (lazily, _plain(lazily)):
         made = rig(function, options={"publishes": True})
         async with MemberResources(messenger).entered(()), made.running():
-            made.dispatcher.dispatch(delivery(1))
-            await made.until_ended(1)
+            await made.handle(delivery(1))
     assert messenger.sent == [OUT] * 4
 
 
