@@ -31,7 +31,6 @@ class Executor:
         self._vpn = vpn
 
     async def do(self, step: Step) -> None:
-        """Carry out one step."""
         for pause_s in PAUSES_S:
             try:
                 return await self._try(step)

@@ -69,7 +69,6 @@ class ExitGuard:
             _log.warning("exit_unguarded", reason=str(error))
 
     def disarm(self) -> None:
-        """Stop the countdown."""
         while self._timers:
             self._timers.pop().cancel()
 

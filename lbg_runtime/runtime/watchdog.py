@@ -107,7 +107,6 @@ class _Watchdog:
         self._thread = threading.Thread(target=self._watch, name="lbg-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -67,8 +67,6 @@ class NotSent(LbgError):
 
 
 class Response(NamedTuple):
-    """What came back."""
-
     status: int
     content_type: str
     body: bytes | None

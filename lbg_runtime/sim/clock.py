@@ -15,7 +15,6 @@ class DriftingClock:
 
     @property
     def now_ms(self) -> int:
-        """The time that it shows."""
         return self._first_ms + (self._schedule.now_ms - self._began_ms) * self._rate_permille // 1_000
 
     def wait_ms(self, until_ms: int) -> int:

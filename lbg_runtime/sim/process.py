@@ -76,7 +76,6 @@ class Process:
             self._schedule.at(until_ms, lambda: self._resume(0))
 
     def end(self) -> None:
-        """The process is gone."""
         self.is_alive = False
         self._held_back.clear()
 

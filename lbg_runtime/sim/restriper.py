@@ -63,7 +63,6 @@ class SimRestriper:
         return not self._targets
 
     def begin(self) -> None:
-        """Start now."""
         self._topic.join(self)
         self._go_on()
 

@@ -19,7 +19,6 @@ class Start:
 
     @property
     def name(self) -> str:
-        """The member's id."""
         return member_name(self.index)
 
     @property

@@ -305,7 +305,6 @@ def flow_change_body(change: FlowChange) -> bytes:
 
 
 def created_queue_body(created: Endpoint) -> bytes:
-    """The body that answers `CreateQueue`."""
     return assured_body(AssuredKind.CREATE, *endpoint_items(created), *limit_items(created))
 
 

@@ -173,7 +173,6 @@ def encode_assured(message: AssuredBody) -> bytes:
 
 
 def assured_body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
-    """The bytes of a body with these parameters."""
     return encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
 
 

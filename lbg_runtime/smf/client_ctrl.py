@@ -125,7 +125,6 @@ def decode_client_ctrl(body: bytes) -> ClientCtrl:
 
 
 def encode_client_ctrl(message: ClientCtrl) -> bytes:
-    """The bytes of a login body."""
     items = b"".join(
         bytes((item.mark << 7 | item.kind,)) + (len(item.value) + _ITEM_HEAD_BYTES).to_bytes(4, "big") + item.value
         for item in message.items

@@ -110,8 +110,6 @@ class HandledPicture:
 
 @dataclass(frozen=True, slots=True)
 class KeyPicture:
-    """What the member knows of one key."""
-
     member: MemberId
     key: str
     shard: int

@@ -15,8 +15,6 @@ from lbg_runtime.model.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class BoundQueue:
-    """The answer to a bind."""
-
     flow: FlowId
     active: bool
     """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""

@@ -48,7 +48,6 @@ class Spool:
         return len(self._messages) - self.unacked_count
 
     def add(self, message: Published) -> SpooledMessage:
-        """Append a message to the queue."""
         sequence = self.last_sequence + 1
         self.last_sequence = sequence
         spooled = self._messages[sequence] = SpooledMessage(sequence, message)

@@ -77,7 +77,6 @@ class Waiting:
 
     @property
     def first(self) -> SpooledMessage | None:
-        """The first message that still waits."""
         while self._returned or self._fresh:
             message = self._returned[0][1] if self._returned else self._fresh[0]
             if message.state is _WAITING:

@@ -135,7 +135,6 @@ class Query:
         )
 
     def next_page(self, cursor: str) -> str:
-        """The query that leads to the next page."""
         return "&".join((*self.others, f"cursor={cursor}"))
 
     @property

@@ -77,7 +77,6 @@ _NOTED_DEFAULTS: Row = {attribute.name: attribute.default for attribute in NOTED
 
 
 def row_of(settings: QueueSettings) -> Row:
-    """A queue's settings as attributes."""
     acted_on = {name: field.to_attribute(getattr(settings, field.name)) for name, field in _FIELDS.items()}
     return {**acted_on, **grouping_row(settings.grouping), **_NOTED_DEFAULTS, **cast(Row, settings.remarks)}
 

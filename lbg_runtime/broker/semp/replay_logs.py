@@ -22,7 +22,6 @@ _TIME = 2**31 - 1
 
 
 def log_row(settings: ReplayLogSettings) -> Row:
-    """A replay log's settings as attributes."""
     return {
         "egressEnabled": settings.egress_enabled,
         "ingressEnabled": settings.ingress_enabled,

@@ -19,8 +19,6 @@ def is_deflate(first: int) -> bool:
 
 
 class DeflateStreams:
-    """The two streams of one connection."""
-
     def __init__(self) -> None:
         self._inflater = zlib.decompressobj(_RAW)
         self._deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)

@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
         self._owner.written_to(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the watch."""
         # uvloop's transports do not derive from asyncio's classes, so there is nothing to check at run time.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)

@@ -65,7 +65,6 @@ class _Transacted:
             del self.last_ids[flow]
 
     def begin(self) -> None:
-        """Begin the next transaction."""
         self.messages, self.is_too_long = [], False
         self.counts.clear()
         for flow in self.closed:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The faults of one connection."""
-
     is_stalled: bool = False
     """Nothing is read or written, as if the network swallowed it; the TCP connection stays."""
     delay_ms: int = 0

@@ -38,7 +38,6 @@ class Burst:
 
     @property
     def per_s(self) -> float:
-        """Messages a second."""
         return self.messages / self.seconds
 
     @property

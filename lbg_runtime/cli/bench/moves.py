@@ -73,8 +73,6 @@ Cycle = Annotated[bool, typer.Option(help="Measure the plain rebind cycle of 30 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done in each round."""
-
     steps: Sequence[str]
     rate: int
     keys: int

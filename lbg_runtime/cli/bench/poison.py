@@ -137,7 +137,6 @@ def rates_together(mine: Sequence[float], others: Sequence[float]) -> tuple[floa
 
 
 def rows_of(measured: Measured) -> list[Row]:
-    """All figures of every arm."""
     units = {
         "rate": "other keys' messages/s",
         "peer_rate": "of its peer without poison",

@@ -29,8 +29,6 @@ class BenchFailed(LbgError):
 
 
 class Broker:
-    """A broker in a process of its own."""
-
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self.host: str = hear("the broker", process)["host"]

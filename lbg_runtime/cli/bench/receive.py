@@ -102,7 +102,6 @@ _UNITS = {
 
 
 def rows_of(measured: Measured, case: str) -> list[Row]:
-    """All figures of every arm."""
     return [
         Row(arm, unit, [each[name] for each in measured[arm]], case)
         for name, unit in _UNITS.items()

@@ -33,8 +33,6 @@ Rounds = Annotated[int, typer.Option(min=1, max=100, help="Number of rounds, in 
 
 
 class Better(Enum):
-    """Which of two ratios is the better one."""
-
     MORE = "more"
     LESS = "less"
 

@@ -22,7 +22,6 @@ _LOOKS = {
 
 
 def render(board: Board, members: Sequence[str], queue_names: Sequence[str], headline: str) -> RenderableType:
-    """The current picture."""
     table = Table(
         title=headline, title_justify="left", caption="P primary, S secondary; ● active, ○ standby, ◐ draining"
     )

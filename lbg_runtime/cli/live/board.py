@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Cell:
-    """One queue at one member."""
-
     role: str = ""
     state: str = "unbound"
     in_flight: int = 0

@@ -99,8 +99,6 @@ class FlushEntry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries of a segment."""
-
     header: SegmentHeader
     first_row: int
     """The row of the lane at which the first of them begins."""

@@ -33,8 +33,6 @@ _FIRST_LOOK_ROWS = 32
 
 
 class Piece(NamedTuple):
-    """Rows of one flush."""
-
     rows: int
     row_bytes: int
     """About how many bytes each takes on the disk."""

@@ -35,19 +35,16 @@ class LbgDataSource(DataSource):
         return landing_schema(read_source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """`spark.read`."""
         from lbg_runtime.pipeline.spark.source import LbgBatchReader
 
         return LbgBatchReader(read_source_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
-        """`spark.readStream`."""
         from lbg_runtime.pipeline.spark.source import LbgStreamReader
 
         return LbgStreamReader(read_source_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002
-        """`df.write`."""
         from lbg_runtime.pipeline.spark.sink import LbgBatchWriter
 
         return LbgBatchWriter(self.options, schema)

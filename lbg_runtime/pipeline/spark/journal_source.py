@@ -62,7 +62,6 @@ class JournalSource(DataSource):
         return COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
-        """`spark.readStream`."""
         return JournalReader(Path(self.options["path"]))
 
 

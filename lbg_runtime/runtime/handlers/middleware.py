@@ -27,8 +27,6 @@ class MiddlewareMisused(TerminalFailure):
 
 @dataclass(frozen=True, slots=True)
 class Middleware:
-    """One registered function."""
-
     function: MiddlewareFunction
     where: str
     """`module:function (file:line)`, for messages to the user."""

@@ -34,8 +34,6 @@ _Middleware = TypeVar("_Middleware", bound=MiddlewareFunction)
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One registered function."""
-
     subscription: str
     function: HandlerFunction
     """What to call with a message; the user's own function if it takes nothing else."""

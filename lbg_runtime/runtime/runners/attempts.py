@@ -203,7 +203,6 @@ class RunningAttempts:
         ]
 
     def close(self) -> None:
-        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

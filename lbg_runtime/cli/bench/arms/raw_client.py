@@ -218,7 +218,6 @@ def delivery_id(raw: bytes) -> int:
 
 
 def is_message(raw: bytes) -> bool:
-    """Whether a frame is a message."""
     return protocol_of(raw) == Protocol.MESSAGE
 
 
