@@ -119,9 +119,16 @@ async def owning(session: Session, seed: int = 1) -> AsyncIterator[Owner]:
         await owner.queue.leave(EPOCH)
 
 
-async def test_a_hand_back_that_is_given_up_goes_on_with_the_replays_that_it_held_up() -> None:
+@asynccontextmanager
+async def opened() -> AsyncIterator[Owner]:
+    """One that has read all that is parked."""
     async with owning(Session()) as owner:
         await owner.open()
+        yield owner
+
+
+async def test_a_hand_back_that_is_given_up_goes_on_with_the_replays_that_it_held_up() -> None:
+    async with opened() as owner:
         assert (owner.opened, owner.queue.counts) == (1, (1, 2))
         owner.follow(FlowState.DRAINING)
         owner.show(UnparkAsked("key a"))

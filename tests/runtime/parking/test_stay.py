@@ -34,7 +34,7 @@ from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES
 from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 from tests.runtime.parking.scripted_session import KeptFlow, Session
-from tests.runtime.parking.test_parked_queue import EARLIER, EPOCH, PARKING, FullSession, Owner, owning
+from tests.runtime.parking.test_parked_queue import EARLIER, EPOCH, PARKING, FullSession, Owner, opened, owning
 
 FAILED = FailureReport(Then.PARK, 1, "ValueError: no", "")
 STAMPS = {PARTITION_KEY_PROPERTY: "a", PUBLISHER_PROPERTY: "p"}
@@ -115,8 +115,7 @@ async def test_a_replay_that_was_cancelled_from_outside_has_the_queue_given_up()
 @pytest.mark.parametrize("loss", [FlowInactive(EPOCH), FlowDown(EPOCH, "gone")])
 async def test_nothing_is_replayed_or_taken_on_a_handle_that_is_lost(loss: FlowEvent) -> None:
     """Another member may own the parking queue by now."""
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         owner.follow(FlowState.DRAINING)
         owner.show(UnparkAsked("key a"))
         await asyncio.sleep(1)
@@ -179,8 +178,7 @@ async def test_what_was_settled_may_come_again_if_nobody_answers_the_unbind() ->
 
 @pytest.mark.parametrize("state", [FlowState.UNBINDING, FlowState.UNBOUND])
 async def test_a_stay_ends_with_the_handle_of_its_queue(state: FlowState) -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         owner.follow(state)
         await asyncio.sleep(1)
         assert owner.queue.counts == (0, 0)
@@ -252,8 +250,7 @@ async def test_no_fence_is_published_on_a_handle_that_is_lost() -> None:
 
 
 async def test_a_fence_of_another_owner_that_comes_late_is_answered_and_all_is_opened_once() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         (fence,) = owner.session.sent
         assert isinstance(fence, OwnerFence)
         owner.show(OwnerFence(ParkingOwner(fence.owner.generation + 5, "another")))
@@ -295,8 +292,7 @@ async def test_who_waits_is_told_what_for() -> None:
 
 
 async def test_a_stay_ends_when_its_queue_has_another_handle() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         owner.queue.follow(Epoch(2), FlowState.BINDING)
         await asyncio.sleep(1)
         assert owner.queue.counts == (0, 0)

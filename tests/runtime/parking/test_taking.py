@@ -23,7 +23,7 @@ from lbg_runtime.runtime.parking.parked_queue import FOLLOWS, ParkedQueue
 from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES, PAUSE_S
 from lbg_runtime.runtime.runners.handling import Handling
 from tests.runtime.parking.scripted_session import Session
-from tests.runtime.parking.test_parked_queue import EPOCH, PARKING, FullSession, Owner, owning
+from tests.runtime.parking.test_parked_queue import EPOCH, PARKING, FullSession, Owner, opened, owning
 from tests.runtime.parking.test_stay import FAILED, handling_of, stamped
 
 
@@ -41,8 +41,7 @@ async def parks(owner: Owner, handling: Handling) -> ParkedMessage:
 
 
 async def test_a_message_is_parked_when_it_has_come_back_and_is_known_to_be_there() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         sent = await parks(owner, handling_of(stamped(3)))
         assert (sent.lane, sent.attempts, sent.error, sent.member) == ("key a", 1, "ValueError: no", "m")
         assert sent.parked_at_ms == pytest.approx(time.time() * 1_000, abs=600_000)
@@ -59,8 +58,7 @@ async def test_a_message_is_parked_when_it_has_come_back_and_is_known_to_be_ther
 
 
 async def test_a_copy_that_does_not_come_is_sent_again_with_another_filler_as_that_may_lie_nowhere_too() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         handling = handling_of(stamped(3))
         with pytest.raises(ParkingNotReady, match="expected a queue that subscribes to parked") as missed:
             await owner.queue.take(handling, FAILED)
@@ -73,8 +71,7 @@ async def test_a_copy_that_does_not_come_is_sent_again_with_another_filler_as_th
 
 
 async def test_a_message_whose_copy_comes_while_nobody_waits_for_it_is_accepted_once() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         handling = handling_of(stamped(3))
         parking = asyncio.ensure_future(owner.queue.take(handling, FAILED))
         await asyncio.sleep(1)
@@ -90,8 +87,7 @@ async def test_a_message_whose_copy_comes_while_nobody_waits_for_it_is_accepted_
 
 
 async def test_a_message_that_ends_without_an_outcome_is_accepted_if_its_copy_has_come() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         handling = handling_of(stamped(3))
         parking = asyncio.ensure_future(owner.queue.take(handling, FAILED))
         await asyncio.sleep(1)
@@ -104,8 +100,7 @@ async def test_a_message_that_ends_without_an_outcome_is_accepted_if_its_copy_ha
 async def test_nothing_is_parked_while_the_group_is_re_striped_nor_of_another_handle_nor_where_it_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         sent = list(owner.session.sent)
         owner.is_restriped = True
         with pytest.raises(ParkingNotReady, match="the group is being re-striped"):
@@ -131,8 +126,7 @@ async def test_nothing_is_parked_before_it_is_known_what_is_parked() -> None:
 
 
 async def test_who_parks_on_a_handle_that_is_lost_learns_it_at_once_and_nothing_more_is_sent() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
+    async with opened() as owner:
         parking = asyncio.ensure_future(owner.queue.take(handling_of(stamped(3)), FAILED))
         await asyncio.sleep(1)
         owner.session.sink(FlowInactive(EPOCH))

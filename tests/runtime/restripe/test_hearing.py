@@ -52,15 +52,16 @@ class HeldSession:
 
 
 @asynccontextmanager
-async def asking(session: HeldSession) -> AsyncIterator[Hearing]:
-    """One that has just asked its first question."""
+async def asking() -> AsyncIterator[tuple[HeldSession, Hearing]]:
+    """One that has just asked its first question, on this session."""
+    session = HeldSession()
     hearing = Hearing(GroupShape(GROUP, "h", 16, 4), TOPIC, session, MembershipTiming())  # type: ignore[arg-type]
     await hearing.begin()
     task = asyncio.create_task(hearing.ask_now_and_then())
     try:
         await asyncio.sleep(ASK_AGAIN_S / 2)
         assert len(session.left) == 1
-        yield hearing
+        yield session, hearing
     finally:
         task.cancel()
 
@@ -73,8 +74,7 @@ async def seconds_until_sure(hearing: Hearing) -> float:
 
 
 async def test_the_question_of_another_with_the_number_of_ours_proves_nothing() -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         question = GroupQuestion(Header(GROUP, MemberId("another"), Life(1, 1), 1), QuestionId("another/1"))
         session.arrive(Message(TOPIC, encode(question)))
         with pytest.raises(UserError, match="does not come back"):
@@ -82,8 +82,7 @@ async def test_the_question_of_another_with_the_number_of_ours_proves_nothing() 
 
 
 async def test_an_older_question_that_comes_back_later_takes_nothing_from_the_proof_of_a_newer_one() -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         await asyncio.sleep(ASK_AGAIN_S)
         older, newer = session.left
         session.arrive(newer)
@@ -93,8 +92,7 @@ async def test_an_older_question_that_comes_back_later_takes_nothing_from_the_pr
 
 
 async def test_a_question_proves_by_when_it_left_and_not_by_when_it_came_back() -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         await asyncio.sleep(PROOF_S)
         session.arrive(session.left[0])
         asyncio.get_running_loop().call_later(1, lambda: session.arrive(session.left[-1]))
@@ -105,8 +103,7 @@ async def test_what_was_proved_before_the_host_slept_proves_nothing(monkeypatch)
     """Another one may have taken over meanwhile, and the clock of the loop stood still."""
     asleep_s = 0.0
     monkeypatch.setattr("lbg_runtime.runtime.clock.slept_s", lambda: asleep_s)
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         session.arrive(session.left[0])
         assert await seconds_until_sure(hearing) == 0
         asleep_s = 3_600.0
@@ -115,8 +112,7 @@ async def test_what_was_proved_before_the_host_slept_proves_nothing(monkeypatch)
 
 
 async def test_who_hears_itself_no_more_is_cut_off_and_waits_no_longer_than_that_is_said() -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         session.arrive(session.left[0])
         assert await seconds_until_sure(hearing) == 0
         await asyncio.sleep(PROOF_S)
@@ -128,9 +124,9 @@ async def test_who_hears_itself_no_more_is_cut_off_and_waits_no_longer_than_that
 
 async def test_what_a_member_has_said_is_taken_in_once_and_not_with_every_message(monkeypatch) -> None:
     """To look at the proofs of all members each time would leave a conductor of thousands of shards no other time."""
-    session, taken = HeldSession(), []
+    taken: list[object] = []
     monkeypatch.setattr(StripingBook, "hear", lambda _, report: taken.append(report))
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         for number, name in enumerate("abc"):
             header = Header(GROUP, MemberId(name), Life(1, 1), 1)
             said = StripingReport(Striping(number, 4), "")
@@ -142,8 +138,7 @@ async def test_what_a_member_has_said_is_taken_in_once_and_not_with_every_messag
 
 
 async def test_a_connection_that_is_known_to_be_gone_outweighs_every_proof() -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         session.arrive(session.left[0])
         session.tell(False)
         with pytest.raises(ConductorCutOff):
@@ -152,8 +147,7 @@ async def test_a_connection_that_is_known_to_be_gone_outweighs_every_proof() -> 
 
 async def test_members_have_two_heartbeats_to_say_by_which_number_of_queues_they_go() -> None:
     """One of them may have spoken just before."""
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         session.arrive(session.left[0])
         loop = asyncio.get_running_loop()
         began_s = loop.time() - ASK_AGAIN_S / 2
@@ -175,8 +169,7 @@ async def test_members_have_two_heartbeats_to_say_by_which_number_of_queues_they
 async def test_members_that_are_counted_do_not_fit_fewer_queues(
     count: str, before: int, after: int, is_fit: bool
 ) -> None:
-    session = HeldSession()
-    async with asking(session) as hearing:
+    async with asking() as (session, hearing):
         header = Header(GROUP, MemberId("a"), Life(1, 1), 1)
         said = StripingReport(Striping(0, before), "")
         beat = Heartbeat(header, MemberState.ACTIVE, 1, {"membership.count": count}, {}, "0", said)
@@ -192,8 +185,8 @@ async def test_members_that_are_counted_do_not_fit_fewer_queues(
 
 async def test_what_waits_for_a_queue_that_has_stopped_says_so_for_as_long_as_its_owner_does() -> None:
     """Nothing else would say why a re-striping goes on no more."""
-    session, what = HeldSession(), "shard 7 to be handled up to its marker in queue orders/1"
-    async with asking(session) as hearing:
+    what = "shard 7 to be handled up to its marker in queue orders/1"
+    async with asking() as (session, hearing):
         queues = (QueueName("orders/1"), QueueName("orders/3"))
         told = StoppedQueues(Header(GROUP, MemberId("a"), Life(1, 1), 1), QuestionId("ours/1"), queues)
         session.arrive(Message(TOPIC, encode(told)))
