@@ -157,6 +157,11 @@ class SidecarTrial:
             message = Message(f"h/{number % keys % 8}/{topic}", payload, stamps(key, self._numbers[key]), f"m{number}")
             await self._publisher.send(message)
 
+    async def publish_settled(self, *given: int, **options: object) -> None:
+        """As `publish`, until nothing is left on the queues."""
+        await self.publish(*given, **options)
+        await self.until(lambda: sum(self.depths()) == 0)
+
     async def until(self, reached: Callable[[], bool], within_s: float = 3_600) -> None:
         """Wait until this is so; virtual time passes in steps of 10 ms."""
         async with asyncio.timeout(within_s):

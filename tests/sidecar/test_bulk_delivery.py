@@ -48,8 +48,7 @@ class BulkWork:
 
 async def handle_all(trial, application, count=80, keys=20):
     async with trial.at_work(trial.app(application)) as left:
-        await trial.publish(count, keys)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(count, keys)
     assert left.result().is_clean
 
 

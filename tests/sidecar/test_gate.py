@@ -314,8 +314,7 @@ async def test_a_member_whose_application_is_away_for_long_leaves_its_queues_to_
         await trial.until(lambda: sum(trial.depths()) == 0)
         first.is_up = True
         await trial.until(lambda: trial.owned() == {"member-1": 1, "member-2": 1})
-        await trial.publish(20)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(20)
     taken = sorted((each.key, each.number) for each in (*first.taken, *second.taken))
     assert taken == [(f"k{key}", number) for key in range(4) for number in range(1, 16)]
     for application in (first, second):

@@ -32,8 +32,7 @@ async def handle_all(trial, application, count=20, **sections):
     """Have so many messages of 4 keys taken, or dropped, and the member leave in good order; what it logged."""
     with capture_logs() as log:
         async with trial.at_work(trial.app(application, **sections)) as left:
-            await trial.publish(count)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(count)
         assert left.result().is_clean
     return log
 
@@ -132,8 +131,7 @@ async def test_what_the_application_made_of_its_events_is_among_the_members_figu
 
     app = trial.app(ScriptedApplication(work))
     async with trial.at_work(app):
-        await trial.publish(20)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(20)
         found = app._supervisor.status().reading().sidecar
     assert (found.is_ready, found.accepted, found.dropped, found.failed) == (True, 16, 4, 8)
 
@@ -362,8 +360,7 @@ async def test_an_application_that_comes_back_may_want_something_else(trial):
         await asyncio.sleep(60)
         application.asked = [{"topic": "orders/new", "route": "/other"}]
         application.is_up = True
-        await trial.publish(1)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(1)
     assert application.posted[0].route == "/other"
 
 

@@ -45,8 +45,7 @@ async def test_its_events_go_to_its_new_routes_in_order_and_cost_no_attempt(tria
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
             application.asked = wishes("/new")
-            await trial.publish(20)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(20)
     assert application.numbers() == IN_ORDER
     assert application.overlaps == 0
     assert {posted.attempt for posted in application.posted} == {1}
@@ -59,8 +58,7 @@ async def test_so_do_those_that_went_in_bulks(trial):
     application = application_with("/new", asked=wishes("/old", bulkSubscribe={"enabled": True}))
     async with trial.at_work(trial.app(application)):
         application.asked = wishes("/new")
-        await trial.publish(20)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(20)
     assert application.numbers() == IN_ORDER
 
 
@@ -87,8 +85,7 @@ async def test_nothing_is_kept_of_bulks_that_it_does_not_ask_for_any_more(trial,
         for start in range(1, 6):
             route = f"/{start}"
             application.asked = wishes(route, bulkSubscribe={"enabled": True})
-            await trial.publish(4)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(4)
         # An exception of a request may be in a cycle with its frames.
         gc.collect()
         assert (made, len(senders)) == (5, 1)
@@ -119,8 +116,7 @@ async def test_what_it_still_wants_there_is_dropped(trial):
     application = application_with(asked=wishes("/old"))
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
-            await trial.publish(1)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(1)
     assert [posted.route for posted in application.posted] == ["/old"]
     assert application.asks == 2
     assert len(events(log, "event_dropped")) == len(events(log, "subscriptions_read")) == 1
@@ -137,8 +133,7 @@ async def test_a_route_of_the_settings_is_not_its_to_change(trial):
     application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
         async with trial.at_work(trial.app(application, sidecar=SET)):
-            await trial.publish(20)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(20)
     assert application.asks == 1
     assert len(events(log, "event_dropped")) == 4
 
@@ -179,8 +174,7 @@ async def test_what_a_route_of_the_settings_took_before_it_went_says_nothing_of_
     application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
         async with trial.at_work(trial.app(application, sidecar=SET)):
-            await trial.publish(2, keys=1)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(2, keys=1)
     assert application.numbers() == {"k0": [1, 2]}
     assert not events(log, "event_dropped")
 
@@ -212,8 +206,7 @@ async def test_that_it_is_gone_when_it_is_asked_costs_no_attempt(trial):
     again, application.work = application.work, go
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
-            await trial.publish(1)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(1)
     assert [(posted.route, posted.attempt) for posted in application.posted] == [("/old", 1), ("/new", 1)]
     assert not events(log, "handling_failed")
 
@@ -290,8 +283,7 @@ async def test_a_topic_that_it_did_not_want_before_is_asked_for_again(trial):
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
             application.asked = wishes("/orders")
-            await trial.publish(20)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(20)
     assert application.numbers() == IN_ORDER
     assert not events(log, "handling_failed")
 
@@ -306,8 +298,7 @@ async def test_one_whose_wishes_change_with_every_answer_gets_its_events_after_a
     application.subscriptions = waver
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
-            await trial.publish(1)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(1)
     assert len(application.taken) == 1
     assert [entry["reason"].rpartition(": ")[2] for entry in events(log, "handling_failed")] == [
         "its subscriptions change from answer to answer"
@@ -331,8 +322,7 @@ async def test_one_that_drops_much_is_asked_once_in_a_while_and_what_it_wants_by
     application.work, application.subscriptions = work, subscriptions
     with capture_logs() as log:
         async with trial.at_work(trial.app(application)):
-            await trial.publish(160, keys=16)
-            await trial.until(lambda: sum(trial.depths()) == 0)
+            await trial.publish_settled(160, keys=16)
     assert len(asked_at) == 8
     assert min(later - sooner for sooner, later in pairwise(asked_at[1:])) > 0.09
     dropped = {(entry["key"], entry["delivery_id"]) for entry in events(log, "event_dropped")}
@@ -352,6 +342,5 @@ async def test_after_a_probe_that_failed_it_is_asked_again(trial):
         application.is_up = True
         application.asked = wishes("/new")
         await trial.until(lambda: application.asks == 2)
-        await trial.publish(1)
-        await trial.until(lambda: sum(trial.depths()) == 0)
+        await trial.publish_settled(1)
     assert [posted.route for posted in application.posted] == ["/new"]
