@@ -58,8 +58,8 @@ def _fast_paths(traces: TraceContexts | None) -> MakePath:
 
     def make(inbox: Inbox, owner: PathOwner) -> ReceivePath:
         nonlocal gathering
-        # A transport that is opened again has a new inbox.
-        if compiled.INTAKE is not None and (gathering is None or gathering.inbox is not inbox):
+        # One for all flows: a transport has one inbox, also where it is opened again.
+        if compiled.INTAKE is not None and gathering is None:
             gathering = Gathering(compiled.INTAKE, inbox, address_of(calls.free), PATIENCE_S)
         return FastPath(calls, read, inbox, owner, gathering)
 

@@ -51,7 +51,7 @@ class Gathering:
 
         Raises `OSError` if the process may open or watch no more files.
         """
-        self.inbox = inbox
+        self._inbox = inbox
         self._paths: dict[int, GatheredPath] = {}
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
@@ -93,7 +93,7 @@ class Gathering:
         has been posted. Called on the client's network thread."""
         try:
             if (turn := self._intake.cut()) is not None:
-                self.inbox.post(self._take, turn)
+                self._inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
 
@@ -113,11 +113,11 @@ class Gathering:
         # In this order: what comes behind an event that is posted from now on is of a later turn, and an event that was
         # posted before is either taken by now or seen to wait.
         turn = self._intake.turn
-        if self.inbox.is_empty:
+        if self._inbox.is_empty:
             self._take(turn)
             return
         try:
-            self.inbox.post(self._take, turn)
+            self._inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
             # Of what lies there, those paths show nothing more; while it does, nothing rings for flows that come later.
