@@ -1,7 +1,4 @@
-"""`lbg group create` to `evict`: their words, their exit codes, a broker, and real members on what they have made.
-
-More than 400 lines, because the commands are tried one after another on one group.
-"""
+"""`lbg group create` to `evict`: their words, their exit codes, a broker, and real members on what they have made."""
 
 import asyncio
 import json

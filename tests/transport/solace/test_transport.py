@@ -1,7 +1,4 @@
-"""What is particular to the transport on the official client: sessions that end for good, binds in an outage.
-
-More than 400 lines, as all of it is the course of one transport.
-"""
+"""What is particular to the transport on the official client: sessions that end for good, binds in an outage."""
 
 import asyncio
 import socket
