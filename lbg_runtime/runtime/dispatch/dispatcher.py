@@ -369,6 +369,7 @@ class Dispatcher:
         if failure is not None:
             failure = plain(failure)
         if isinstance(failure, GivenBack):
+            handling.attempts -= 1
             if not lane.is_recalled:
                 # No successor may overtake it before its flow has taken back what has not started (L3).
                 self._stopped[handling.queue] = handling.epoch

@@ -23,7 +23,8 @@ for what `refuse_unrun` refuses; the caller passes every answer but None to that
 
 
 class GivenBack(Exception):
-    """Raised instead of an answer by a handler that passes messages on: its delivery ends without an outcome.
+    """Raised instead of an answer by a handler that passes messages on, for one that it has not passed on: its delivery
+    ends without an outcome, and this was no attempt.
 
     Nothing more of the delivery's flow handle is started, and the handle is given up, so that the next owner gets what
     is unsettled, in order. For a flow that is being given up anyway, and waits for this.

@@ -29,6 +29,8 @@ async def test_nothing_more_of_the_handle_is_started_until_it_is_taken_back(rig,
         await asyncio.sleep(100)
         assert handled == [b"1", b"3"]
         assert made.outcomes() == {1: None, 3: Outcome.ACCEPTED}
+        attempts = {handling.delivery.delivery_id: handling.attempts for handling in made.ends}
+        assert attempts == {1: 0, 3: 1}, "what was not passed on has not been tried"
         made.dispatcher.return_unstarted(QUEUE, Epoch(1))
         assert made.outcomes() == {1: None, 3: Outcome.ACCEPTED, 2: None, 4: None}
         for number, key in ((1, "a"), (2, "a"), (4, "c")):
