@@ -97,6 +97,12 @@ class Gathering:
         except MemoryError as error:
             self._give_up_all(error)
 
+    def look(self) -> None:
+        """From now on the network thread waits for the loop anew, and tells flows anew if it does not come. Called on
+        the loop, by a path that was told."""
+        # It was told behind the end of the first turn, of which all has been taken by now: this takes nothing.
+        self._take(0)
+
     def _loop_is_blocked(self, path: GatheredPath) -> None:
         # In this order: a loop that moves again takes what has gathered before it has more come, and may be blocked in
         # between, when nobody would wait for it again.

@@ -147,8 +147,9 @@ class FastPath:
     def loop_is_blocked(self) -> None:
         """Close the window until the loop moves again."""
         if not self._is_stopped:
-            self._calls.stop(self._handle)
+            # In this order: a loop that moves just then either sees the flag, or has opened the window before this.
             self._is_stopped = True
+            self._calls.stop(self._handle)
             self._inbox.post(self._moves_again, None)
 
     def broken(self, error: BaseException) -> None:
@@ -165,20 +166,32 @@ class FastPath:
         self._settled += 1
         if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:
             # Starting a started flow sends what is batched.
-            self._calls.start(self._handle)
+            self._start()
         return True
 
     def set_intake(self, *, is_open: bool) -> None:
         """See `ReceivePath.set_intake`."""
         self._is_wanted = is_open
         # If closed, closed again: the client may have bound the handle again, losing the earlier request.
-        (self._calls.start if is_open and not self._is_stopped else self._calls.stop)(self._handle)
+        if is_open and not self._is_stopped:
+            self._start()
+        else:
+            self._calls.stop(self._handle)
+
+    def _start(self) -> None:
+        self._calls.start(self._handle)
+        if self._is_stopped:
+            # The network thread has closed the window meanwhile, perhaps before it was opened here.
+            self._calls.stop(self._handle)
 
     def _moves_again(self, _: None) -> None:
         if self._is_wanted:
             self._calls.start(self._handle)
         # In this order: while the flag is set, the network thread does not close the window.
         self._is_stopped = False
+        if self._gathering is not None:
+            # If it was told meanwhile that the loop is blocked, that had no effect, and it would not be told again.
+            self._gathering.look()
 
     def _take(self, message: int) -> None:
         self.take_each((message,))
