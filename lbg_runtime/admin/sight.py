@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.asking import ask_each
 from lbg_runtime.admin.backlog import BacklogUnknown, look_at_oldest
-from lbg_runtime.model.errors import SempMissing
+from lbg_runtime.model.errors import SempElsewhere, SempMissing
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
@@ -30,6 +30,12 @@ class QueueSight:
     time it was looked for."""
     rate: float | None = None
     """Messages a second that left the queue lately, settled or otherwise; None if nobody has looked twice."""
+
+
+async def insist_on_broker_of(client: SempClient, vpn: str, name: str) -> None:
+    """Raise `SempElsewhere` unless the client of this name, which is connected, is so at the administered broker."""
+    if await client.find(SempApi.MONITOR, ("msgVpns", vpn, "clients", name), select=("clientName",)) is None:
+        raise SempElsewhere(client.url, name)
 
 
 async def read_sights(

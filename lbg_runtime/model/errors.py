@@ -281,6 +281,24 @@ class SempUnreachable(SempError):
         """What would have been right, if more is known about it."""
 
 
+class SempElsewhere(SempError):
+    """A client that is connected is not at the broker whose management API is at `url`.
+
+    What that one says of queues and clients, and has done to them, is of no use to who is at another.
+    """
+
+    # The client comes back at the other broker of a pair, as does whatever leads to the one that is active.
+    retriable = True
+
+    def __init__(self, url: str, client: str) -> None:
+        super().__init__(
+            f"semp.url: {url} is of a broker to which client {client} is not connected; "
+            "expected the one that connection.host leads to: of a redundant pair, the one that is active"
+        )
+        self.url = url
+        self.client = client
+
+
 class SempRefused(SempError):
     """The broker understood and refused. Branch on `code`; `status` and `description` are for people, and may change.
 

@@ -6,10 +6,10 @@ import pytest
 
 from lbg_runtime.admin import sight
 from lbg_runtime.admin.backlog import BacklogUnknown, find_shard_queues
-from lbg_runtime.admin.sight import QueueSight, disconnect, member_of, read_sights, with_rates
+from lbg_runtime.admin.sight import QueueSight, disconnect, insist_on_broker_of, member_of, read_sights, with_rates
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.config.broker_names import client_name
-from lbg_runtime.model.errors import SempMissing, SempRefused
+from lbg_runtime.model.errors import SempElsewhere, SempMissing, SempRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
@@ -72,6 +72,14 @@ async def test_who_has_the_name_of_the_settings_is_found(broker, client):
     name = client_name("shop", "eu")
     broker.engine.connect("default", "default", "", name)
     assert await disconnect(client, "default", "shop", "eu") == [name]
+
+
+async def test_who_is_connected_to_another_broker_than_the_administered_one_is_told_so(broker, client):
+    broker.engine.connect("default", "default", "", "lbg-restriper-shop/eu")
+    await insist_on_broker_of(client, "default", "lbg-restriper-shop/eu")
+    with pytest.raises(SempElsewhere) as told:
+        await insist_on_broker_of(client, "default", "lbg-restriper-shop")
+    assert (told.value.url, told.value.client) == ("http://broker", "lbg-restriper-shop")
 
 
 async def make_queues(client, *names):

@@ -229,8 +229,8 @@ class RestripedWorld(SharedWorld):
         await session.open()
         try:
             queues = self.admin
-            stored = queues.store_count, queues.read_count
-            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, *stored).run()
+            asked = queues.store_count, queues.read_count, queues.insist_on_broker
+            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, *asked).run()
         finally:
             await session.close()
 

@@ -19,6 +19,7 @@ import structlog
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.queues import QueueAdmin, queue_admin
+from lbg_runtime.admin.sight import insist_on_broker_of
 from lbg_runtime.admin.stored import store_queue_count, stored_queue_count
 from lbg_runtime.config.broker_names import conductor_name
 from lbg_runtime.config.settings import Settings
@@ -99,9 +100,11 @@ class Restriper:
         on_progress: Callable[[Progress], None],
         store_count: Callable[[int], Awaitable[None]],
         stored_count: Callable[[], Awaitable[int | None]],
+        insist_on_broker: Callable[[], Awaitable[None]],
     ) -> None:
         """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called
-        while nobody can begin another re-striping. `stored_count` says what is stored; None if nothing is."""
+        while nobody can begin another re-striping. `stored_count` says what is stored; None if nothing is.
+        `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
@@ -110,6 +113,7 @@ class Restriper:
         self._on_progress = on_progress
         self._store_count = store_count
         self._stored_count = stored_count
+        self._insist_on_broker = insist_on_broker
         self._quiet_from_s = 0.0
         """From then on no request of a killed or replaced conductor arrives, on the loop's clock; 0: from the start."""
         self._seen = SeenQueues(self._shape, self._topic, {})
@@ -151,6 +155,8 @@ class Restriper:
             asking.cancel()
 
     async def _bring_there(self) -> Progress | None:
+        # A broker that does not feed the members says that their queues are empty, and out of use.
+        await self._insist_on_broker()
         await self._look_at_queues(self._queue_count)
         if self._seen.plans():
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
@@ -394,8 +400,10 @@ async def open_restriper(
         queues = await queue_admin(client, settings)
         await insist_on_target(queues, settings, queue_count)
         async with opening as session:
+            insist_on_broker = partial(insist_on_broker_of, client, settings.connection.vpn, name)
             store_count = partial(store_queue_count, client, settings)
             stored_count = partial(stored_queue_count, client, settings)
-            restriper = Restriper(settings, queue_count, queues, session, on_progress, store_count, stored_count)
+            asked = (store_count, stored_count, insist_on_broker)
+            restriper = Restriper(settings, queue_count, queues, session, on_progress, *asked)
             client.fence(restriper.insist_on_connection)
             yield restriper

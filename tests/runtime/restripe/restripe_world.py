@@ -92,6 +92,9 @@ class EngineQueues:
     async def read_count(self):
         return self.stored_count
 
+    async def insist_on_broker(self):
+        """They have no other."""
+
     def names(self):
         return sorted(self._topics)
 
@@ -121,8 +124,8 @@ async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
     session = MemoryTransport(trial.broker, f"restriper-{count}")
     await session.open()
     try:
-        stored = queues.store_count, queues.read_count
-        return await Restriper(cooperative(settings), count, queues, session, on_progress, *stored).run()
+        asked = queues.store_count, queues.read_count, queues.insist_on_broker
+        return await Restriper(cooperative(settings), count, queues, session, on_progress, *asked).run()
     finally:
         await session.close()
 

@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import (
     ConductorCutOff,
     ConfigError,
     PublishFailed,
+    SempElsewhere,
     SempError,
     SempUnreachable,
     TransportError,
@@ -21,6 +22,7 @@ from lbg_runtime.runtime.restripe import restriper as restriper_module
 from lbg_runtime.runtime.restripe.hearing import LOOK_AGAIN_S, PROOF_PATIENCE_S, PROOF_S
 from lbg_runtime.runtime.restripe.restriper import HELD_S, Restriper, open_restriper
 from lbg_runtime.semp.client import PAUSES_S, REQUEST_TIMEOUT_S, SempAccount, SempClient
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, publish_for, published_in
 
@@ -91,11 +93,15 @@ class Conductors:
         return SempClient(SempAccount("http://broker", "admin", "admin"), transport=self._gateway)
 
 
-@pytest.fixture
-def conductors(trial, settings, monkeypatch):
+def make_queues(broker, settings):
     shape = settings().group.shape()
     for name, topics in zip(shape.queue_names(), map(shape.subscriptions, range(4)), strict=True):
-        trial.broker.create_queue(name, topics, settings=QueueSettings(reject_on_discard=RejectOnDiscard.ALWAYS))
+        broker.create_queue(name, topics, settings=QueueSettings(reject_on_discard=RejectOnDiscard.ALWAYS))
+
+
+@pytest.fixture
+def conductors(trial, settings, monkeypatch):
+    make_queues(trial.broker, settings)
     return Conductors(trial, settings, monkeypatch)
 
 
@@ -144,6 +150,19 @@ async def test_a_request_is_given_up_after_its_time_and_leaves_room_for_one_that
         told_after_s = asyncio.get_running_loop().time() - asked_at_s
         assert told_after_s == pytest.approx(REQUEST_TIMEOUT_S, abs=2 * LOOK_AGAIN_S)
     assert PROOF_S + REQUEST_TIMEOUT_S < HELD_S
+
+
+async def test_the_administration_of_another_broker_than_that_of_the_members_is_refused(
+    trial, settings, conductors
+) -> None:
+    """The standby of a pair has the same queues, and says that they are empty and that nobody is bound to them."""
+    standby = MemoryBroker()
+    make_queues(standby, settings)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
+        with pytest.raises(SempElsewhere, match=r"semp\.url: http://broker is of a broker .* lbg-restriper-orders"):
+            await conductors.restripe(3, Gateway(standby))
+        assert len(standby.engine.queue_names("default")) == 4
+        assert (await conductors.restripe(3)).moving == 5
 
 
 async def test_who_loses_its_connection_while_it_waits_for_members_says_so(trial, conductors) -> None:
