@@ -1,0 +1,148 @@
+"""A redundant pair of brokers under load: the active one dies, the other takes over, and gives back what it took.
+
+Two processes open the same store, one after the other, at the two addresses of a host list. As long as the first is
+active, the other address refuses logins, as a standby does. The management API has an address that follows the active.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lbg_runtime.admin.backlog import find_shard_queues
+from lbg_runtime.admin.sight import member_of, read_sights
+from lbg_runtime.broker.engine.surroundings import Asked
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.semp.client import SempAccount, SempClient
+from lbg_runtime.validator.findings import VerdictKind
+from lbg_runtime.validator.judge import validate
+from tests.addresses import OWN_HOST, own_ports
+from tests.patience import PATIENCE_S
+from tests.processes import whole_lines
+from tests.warm import Copy, WarmLbg
+
+PUBLISHED = 1_000
+QUEUES = 4
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
+
+
+class Pair:
+    """The brokers at both addresses, and who is connected to them; all of it ends with the stack."""
+
+    def __init__(self, lbg: WarmLbg, folder: Path, stack: ExitStack) -> None:
+        self._lbg, self._folder, self._stack = lbg, folder, stack
+        self.first, self.second, self._semp = own_ports(3)
+        self.journals = folder / "journals"
+
+    def begin(self, name: str, *words: object) -> Copy:
+        log = self._stack.enter_context((self._folder / f"{name}.log").open("ab"))
+        running: AbstractContextManager[Copy] = self._lbg.running(self._folder, *words, stdout=log, stderr=log)
+        return self._stack.enter_context(running)
+
+    async def activate(self, port: int) -> Copy:
+        """The broker at this port, with all that the one before it has stored, once it is ready."""
+        addresses = ("--smf", f"{OWN_HOST}:{port}", "--semp", f"{OWN_HOST}:{self._semp}")
+        log = self._folder / f"broker-{port}.log"
+        began = len(whole_lines(log))
+        broker = self.begin(log.stem, "broker", *addresses, "--store", "store")
+        await until(lambda: " ready: " in "".join(whole_lines(log)[began:]))
+        return broker
+
+    def run_member(self, name: str, client_path: str) -> Copy:
+        """A member whose messages come this way."""
+        settings = {
+            "connection": {
+                "transport": "solace",
+                "host": [f"tcp://{OWN_HOST}:{self.first}", f"tcp://{OWN_HOST}:{self.second}"],
+            },
+            "transport": {"client_path": client_path},
+            "group": {
+                "name": "orders",
+                "hash_prefix": "h",
+                "hash_count": 12,
+                "queue_count": QUEUES,
+                "provision": "create_missing",
+            },
+            "membership": {"settle": "300ms"},
+            "rebind": {"min_tenure": "1s"},
+            "handlers": ["lbg_runtime.cli.live.handlers"],
+            "ops": {"journal": {"path": str(self.journals)}},
+        }
+        file = self._folder / f"{name}.yaml"
+        file.write_bytes(orjson.dumps(settings))
+        return self.begin(name, "run", "--config", file.name, "--member-id", name)
+
+    def handled(self) -> int:
+        """Messages that members have written down."""
+        return sum(journal.read_bytes().count(b'"kind":"dispatch"') for journal in self.journals.glob("[ab]-*.jsonl"))
+
+    async def fed(self) -> list[str]:
+        """The member of each queue that is fed to one."""
+        return [member for member, _ in await self._look()]
+
+    async def is_empty(self) -> bool:
+        """Whether all queues are."""
+        return not sum(depth for _, depth in await self._look())
+
+    async def _look(self) -> list[tuple[str, int]]:
+        async with SempClient(SempAccount(f"http://{OWN_HOST}:{self._semp}", "admin", "admin")) as client:
+            sights = await read_sights(client, "default", await find_shard_queues(client, "default", "orders"))
+        return [(str(member_of(sight.fed or "", "orders")), sight.depth) for sight in sights.values()]
+
+
+async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_back(
+    lbg: WarmLbg, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        async with asyncio.timeout(2 * PATIENCE_S):
+            pair = Pair(lbg, tmp_path, stack)
+            active = await pair.activate(pair.first)
+            standby = BrokerServer(OWN_HOST, pair.second)
+            standby.faults.refuse(Asked.LOGIN, 403, "Message VPN Unavailable")
+            async with standby:
+                members = [pair.run_member("a", "auto"), pair.run_member("b", "public")]
+                await until_true(lambda: is_balanced(pair))
+                load = ("--keys", "60", "--rate", "200", "--count", str(PUBLISHED), "--ledger", pair.journals)
+                publisher = pair.begin("publisher", "publish", "--config", "a.yaml", "--topic", "orders/new", *load)
+                await until(lambda: pair.handled() > PUBLISHED // 5)
+                active.kill()
+                await ended(active)
+            active = await pair.activate(pair.second)
+            await until(lambda: pair.handled() > PUBLISHED // 2)
+            active.terminate()
+            assert await ended(active) == 0
+            await pair.activate(pair.first)
+            assert await ended(publisher) == 0
+            await until_true(pair.is_empty)
+            await until_true(lambda: is_balanced(pair))
+            for member in members:
+                member.send_signal(signal.SIGTERM)
+            assert [await ended(member) for member in members] == [0, 0]
+    verdict = validate(read_run(pair.journals))
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
+    assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
+async def is_balanced(pair: Pair) -> bool:
+    return sorted(await pair.fed()) == ["a", "a", "b", "b"]
+
+
+async def ended(process: Copy) -> int:
+    return await asyncio.to_thread(process.wait, 2 * PATIENCE_S)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - neither another process nor a file tells anybody
+        await asyncio.sleep(0.05)
+
+
+async def until_true(ask: Callable[[], Awaitable[bool]]) -> None:
+    while not await ask():  # noqa: ASYNC110 - nor does a broker
+        await asyncio.sleep(0.05)
