@@ -16,6 +16,7 @@ import structlog
 
 from lbg_runtime.admin.account import open_semp, semp_missing
 from lbg_runtime.admin.backlog import find_shard_queues, read_backlog
+from lbg_runtime.admin.sight import insist_on_broker_of
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
@@ -170,11 +171,10 @@ class GroupWatch:
     async def _read_backlog(self) -> GroupBacklog:
         if self._semp is None:
             raise semp_missing()
-        connection, group, striping = self._settings.connection, self._settings.group, self._board.picture.striping
+        vpn, group, striping = self._settings.connection.vpn, self._settings.group, self._board.picture.striping
         has_records = striping is not None and striping.target is not None
-        return GroupBacklog(
-            await read_backlog(self._semp, connection.vpn, group.name, self._queue_total()), has_records
-        )
+        await insist_on_broker_of(self._semp, vpn, self._observer.client_name)
+        return GroupBacklog(await read_backlog(self._semp, vpn, group.name, self._queue_total()), has_records)
 
     def _queue_total(self) -> int | None:
         """How many queues members have; None if none is heard: our settings may be older than a re-striping.
@@ -280,12 +280,15 @@ class GroupWatch:
 
     async def _ask_broker(self, session: SempClient) -> None:
         has_failed = False
+        vpn, group = self._settings.connection.vpn, self._settings.group.name
         async with session as client:
             while True:
                 await self._has_viewers.wait()
                 began_s = asyncio.get_running_loop().time()
                 try:
-                    found = await find_shard_queues(client, self._settings.connection.vpn, self._settings.group.name)
+                    # The standby of a pair has the same queues, and nothing in them.
+                    await insist_on_broker_of(client, vpn, self._observer.client_name)
+                    found = await find_shard_queues(client, vpn, group)
                     depths = {name: queue.count("msgs") for name, queue in found.items()}
                     has_failed = False
                 except SempError as error:

@@ -90,14 +90,17 @@ class Observer:
     An observer does not affect members: a question reaches none of their machines.
     """
 
-    def __init__(self, session: Messenger, settings: Settings) -> None:
-        """Raises `ConfigError` if the members of the group do not talk to each other."""
+    def __init__(self, session: Messenger, settings: Settings, client_name: str) -> None:
+        """`client_name`: that of the session. Raises `ConfigError` if the members of the group do not talk to each
+        other."""
         if settings.group.backend is not GroupBackend.EXCLUSIVE:
             expected = "exclusive: members of a partitioned group answer no questions"
             raise ConfigError("group.backend", settings.group.backend.value, expected)
         if settings.rebind.mode is not RebindMode.COOPERATIVE:
             expected = "cooperative: members in cycle mode answer no questions"
             raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
+        self.client_name = client_name
+        """By which the broker that the members are connected to knows us."""
         self._session = session
         self._topic = settings.group.control_topic_name
         group = GroupName(settings.group.name)
@@ -206,4 +209,4 @@ async def observing(settings: Settings) -> AsyncIterator[Observer]:
     # second client with that name would end its session.
     name = program_name("observer")
     async with open_session(settings.outside_connection, name, settings.transport.client_path) as session:
-        yield Observer(session, settings)
+        yield Observer(session, settings, name)

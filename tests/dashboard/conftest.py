@@ -71,7 +71,7 @@ class Stage:
             queues = group_queues(picture, names)
             return queues, derived_placement(picture, queues)
 
-        self.watch = GroupWatch(self.settings, Observer(session, self.settings), find_homes, members)
+        self.watch = GroupWatch(self.settings, Observer(session, self.settings, "dashboard"), find_homes, members)
         await self.watch.begin()
         watching = asyncio.create_task(self.watch.run())
         self._ending.push_async_callback(_cancel, watching)

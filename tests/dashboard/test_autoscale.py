@@ -6,6 +6,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.semp.server import SempServer
@@ -14,6 +15,7 @@ from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import Presence
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.message import Message
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from tests.dashboard.words import Speaker, heartbeats_of_a_later_version
 from tests.patience import PATIENCE_S
 from tests.status.asking import ask
@@ -142,6 +144,26 @@ async def test_no_age_is_told_of_the_records_of_a_re_striping(stage, monkeypatch
                 told = await numbers(group)
                 assert told["lag"] == 1
                 assert ("oldest_age_s" in told) == (striping.target is None)
+
+
+async def test_no_lag_is_told_of_another_broker_than_that_of_the_members(stage, monkeypatch):
+    """The standby of a pair has the same queues, and says that they are empty: all members but one would be stopped."""
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 0)
+    standby = MemoryBroker()
+    standby.create_queue("orders/0", ["h/1/>"])
+    async with stage() as group, SempServer(standby.engine, standby.post, port=0) as other:
+        group.trial.broker.create_queue("orders/0", ["h/1/>"])
+        spool(group, 60, "a")
+        async with administered(group, url=other.url):
+            await heard(group)
+            answer = await ask(group.port, PATH)
+            assert answer.status == 503
+            reason = f"semp.url: {other.url} is of a broker to which client dashboard is not connected"
+            assert answer.told["error"].startswith(reason)
+            with capture_logs() as logged, group.watch.viewing():
+                while not (warned := [each for each in logged if each["event"] == "depths_unknown"]):
+                    await group.watch.news(group.watch.feed.version, 0.05)
+            assert warned[0]["reason"].startswith(reason)
 
 
 async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):

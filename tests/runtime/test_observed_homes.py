@@ -23,7 +23,9 @@ async def look(trial, settings):
         await session.open()
         sessions.append(session)
         counted = {"membership": {"mode": "discovered", "index": None, "count": None}}
-        return await Observer(session, settings(rebind={"mode": "cooperative"}, **counted)).look_at_group(listen_s)
+        return await Observer(session, settings(rebind={"mode": "cooperative"}, **counted), "observer").look_at_group(
+            listen_s
+        )
 
     yield ask
     for session in sessions:

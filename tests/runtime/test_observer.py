@@ -43,7 +43,7 @@ async def asking(trial, settings):
         await session.open()
         sessions.append(session)
         cooperative = {"membership": {"mode": "discovered", "index": None, "count": None}}
-        return Observer(session, settings(**{"rebind": {"mode": "cooperative"}, **cooperative, **sections}))
+        return Observer(session, settings(**{"rebind": {"mode": "cooperative"}, **cooperative, **sections}), "observer")
 
     yield make
     for session in sessions:

@@ -218,7 +218,7 @@ async def _look(settings: "Settings", listen_ms: int) -> "Looked":
     from lbg_runtime.runtime.observer import observing
 
     async with observing(settings) as observer:
-        before = await _ask_broker(settings, _count_queues)
+        before = await _ask_broker(settings, partial(_count_first, client_name=observer.client_name))
         picture = await observer.look_at_group(listen_ms / 1_000)
         other = observer.other_version
     sights = None if before is None else await _ask_broker(settings, partial(_see_queues, before=before))
@@ -239,6 +239,14 @@ async def _ask_broker(
     except SempError as error:
         complain(error)
         return None
+
+
+async def _count_first(client: "SempClient", settings: "Settings", client_name: str) -> "Counted":
+    """The same as `_count_queues`, if it is the broker that this client is connected to: raises `SempElsewhere`."""
+    from lbg_runtime.admin.sight import insist_on_broker_of
+
+    await insist_on_broker_of(client, settings.connection.vpn, client_name)
+    return await _count_queues(client, settings)
 
 
 async def _count_queues(client: "SempClient", settings: "Settings") -> "Counted":

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.sight import QueueSight
+from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.cli.group.commands import _fed_members, _show, _watch, tell_nobody_heard
 from lbg_runtime.cli.group.moves_text import as_object, as_text
 from lbg_runtime.cli.group.text import (
@@ -48,6 +49,7 @@ from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.runtime.control_reader import OtherVersion
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.validator.moves import OwnerChange
 from tests.patience import PATIENCE_S
 from tests.processes import until_said
@@ -415,12 +417,29 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
         "lbg: its owner has no message of key unpublished, and has not handled one lately\n",
     )
 
+    # The standby of a redundant pair has the same queues, and nobody is bound to them.
+    standby = MemoryBroker()
+    standby.create_queue("orders/0", [])
+    async with SempServer(standby.engine, standby.post, port=0) as other:
+        words = ("group", "status", "--json", "--config", administered_at(group, other.url), *patiently)
+        code, output, errors = await asyncio.to_thread(told_by, *words)
+    assert code == 0, errors
+    assert errors.startswith(f"lbg: semp.url: {other.url} is of a broker to which client lbg-observer-")
+    assert "broker" not in json.loads(output)
+
     for command in (("group", "status"), ("why", "slow")):
         code, _, errors = told_by(*command, "--config", changed(group, name="others"), "--for", "300ms")
         assert (code, errors) == (3, "lbg: nobody on lbg-control/others answered within 300 ms\n")
     code, _, errors = told_by("why", "slow", "--config", changed(group, hash_function="java_string"))
     assert code == 2
     assert errors.startswith("lbg: group: these settings place the key in shard ")
+
+
+def administered_at(config: Path, url: str) -> str:
+    """Another settings file, with the address of another broker's administration."""
+    path = config.with_name("other.yaml")
+    path.write_text(json.dumps(json.loads(config.read_text()) | {"semp": {"url": url, "password": "admin"}}))
+    return str(path)
 
 
 def changed(config: Path, **settings: str) -> str:

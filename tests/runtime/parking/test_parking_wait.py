@@ -61,7 +61,7 @@ async def observer(trial, settings):
     session = MemoryTransport(trial.broker, "observer")
     await session.open()
     cooperative = {"membership": {"mode": "discovered", "index": None, "count": None}}
-    yield Observer(session, settings(rebind={"mode": "cooperative"}, **cooperative))
+    yield Observer(session, settings(rebind={"mode": "cooperative"}, **cooperative), "observer")
     await session.close()
 
 
