@@ -198,18 +198,25 @@ def run(
 
 
 def _end(stage: Stage, players: Sequence[Player], publisher: PublisherPlayer) -> None:
-    stage.until("nothing is parked", lambda: _replay(stage) == 0, LONG_PATIENCE_S)
-
     left: dict[str, int] = {}
 
-    def all_is_handled() -> bool:
-        nonlocal left
+    def insist() -> None:
         for player in players:
             if player is not publisher:
                 player.insist()
+
+    def nothing_is_parked() -> bool:
+        # What is parked is replayed by members, of which all may have met a broker that was away.
+        insist()
+        return _replay(stage) == 0
+
+    def all_is_handled() -> bool:
+        nonlocal left
+        insist()
         left = left_in_queues(stage)
         return not left
 
+    stage.until("nothing is parked", nothing_is_parked, LONG_PATIENCE_S)
     stage.until(lambda: f"all is handled, of which these queues hold some: {left}", all_is_handled, LONG_PATIENCE_S)
     for player in players:
         if isinstance(player, MemberPlayer):
