@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
@@ -119,6 +120,12 @@ class DistantTransport(MemoryTransport):
     def send(self, message):
         """A `PublishFailed` of the plan is told of a message that the broker has, a `PublishRefused` of one that it has
         not."""
+        return self._answered_later(partial(super().send, message))
+
+    def send_together(self, messages):
+        return self._answered_later(partial(super().send_together, messages))
+
+    def _answered_later(self, send):
         loop, error, delay_s = asyncio.get_running_loop(), None, LATENCY_S
         try:
             delay_s += self.begin_call("send") or 0
@@ -128,7 +135,7 @@ class DistantTransport(MemoryTransport):
         if isinstance(error, PublishRefused):
             sent.set_result(None)
         else:
-            sent = super().send(message)
+            sent = send()
 
         def pass_on(failure):
             if not answer.done():

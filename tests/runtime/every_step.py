@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter, deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from types import SimpleNamespace
 from typing import ClassVar
@@ -63,6 +63,7 @@ class SteppedLoop(VirtualTimeLoop):
         self.mishaps = {}
         """By step: what happens right before it."""
         self.stood_still_s = 0
+        self._readings = itertools.count(1)
         self._slept_ns = 0
         self._went_on_ns = 0
         self.told = []
@@ -95,7 +96,8 @@ class SteppedLoop(VirtualTimeLoop):
         return self.monotonic_ns() + self._slept_ns
 
     def monotonic_ns(self):
-        return 1 + int(self.time() * 1e9)
+        # Two moments are never the same, as on a real clock.
+        return int(self.time() * 1e9) + next(self._readings)
 
 
 class World:
@@ -106,6 +108,8 @@ class World:
     """By name: those that only this world has, beside those of all."""
     OTHERS_LEAVE_NOTHING = True
     """Whether members beside a leave nothing behind."""
+    LEAVES_NOTHING = True
+    """Whether a leaves nothing behind if it is only asked to leave."""
 
     def __init__(self, loop, trouble):
         self.loop = loop
@@ -120,6 +124,8 @@ class World:
         self.begun = []
         self.done = Counter()
         """How often each message was handled to the end, in the order of the first."""
+        self.failed = []
+        """What failed because its handler was to fail."""
         self.most_at_once = 0
         self.outcomes = {}
         """By message: what its handler does first when it is called for the first time."""
@@ -160,12 +166,8 @@ class World:
 
     def handlers_of(self, member):
         handlers = Handlers()
-
-        @handlers.handler("orders/>")
-        async def handle(message):
-            identity, delivery = (message.key, message.key_sequence), CURRENT_HANDLING.get().delivery
-            self.check_may_begin(member, identity, delivery.queue, delivery.epoch)
-            await self.work(member, identity)
+        self.add_handler(handlers, member)
+        self.add_hooks(handlers, member)
 
         @handlers.lifespan
         async def life():
@@ -173,37 +175,57 @@ class World:
             yield
             await asyncio.sleep(LATENCY_S)
 
+        return handlers
+
+    def add_handler(self, handlers, member):
+        @handlers.handler("orders/>")
+        async def handle(message):
+            identity, delivery = (message.key, message.key_sequence), CURRENT_HANDLING.get().delivery
+            self.check_may_begin(member, identity, delivery.queue, delivery.epoch)
+            await self.work(member, identity)
+
+    def add_hooks(self, handlers, member):
         @handlers.on_assigned
         async def come(queue, epoch):
             await asyncio.sleep(LATENCY_S)
-
-        return handlers
 
     def check_may_begin(self, member, identity, queue, epoch):
         if not member.may_begin or self.loop.time() > member.lost_s.get((queue, epoch), inf):
             self.fault(f"{identity} was begun although it was to be left to others")
 
     async def work(self, member, identity):
+        is_first = identity not in self.begun
+        with self.at_work(member, identity):
+            if (outcome := self.outcomes.pop(identity, None)) is not None:
+                await outcome()
+            await self.act(identity, is_first=is_first)
+
+    @contextmanager
+    def at_work(self, member, identity):
+        """A handling of the message, which is done if it ends without an error."""
         key, number = identity
         self._running[member.name, key] += 1
         self.most_at_once = max(self.most_at_once, self._running.total())
         if self._running[member.name, key] > 1:
             self.fault(f"{member.name} handles two of {key} at a time")
-        if missing := [(key, n) for n in range(1, number) if (key, n) not in self.done]:
+        before = [(key, n) for n in range(1, number) if (key, n) not in self.done]
+        if missing := before and [each for each in before if each not in self.aside()]:
             self.fault(f"{identity} was begun before {missing[0]} was done")
-        is_first = identity not in self.begun
         self.begun.append(identity)
         try:
-            if (outcome := self.outcomes.pop(identity, None)) is not None:
-                await outcome()
-            await self.act(identity, is_first=is_first)
+            yield
             self.done[identity] += 1
         finally:
             self._running[member.name, key] -= 1
 
+    def aside(self):
+        """What was moved away, and need not be handled any more."""
+        return set()
+
     async def act(self, identity, *, is_first):
         """One waits, one yields, one returns at once; and the second of key a fails at first."""
         if identity == ("a", 2) and is_first:
+            self.failed.append(identity)
             raise ValueError("at first")
         if identity[1] % 3 == 1:
             await asyncio.sleep(0.05)
@@ -292,22 +314,35 @@ class World:
         await b.until_ended()
         b.check_end(is_clean=True)
         await self._publisher.close()
+        aside = self.aside()
         for key, count in self._published.items():
-            if [identity for identity in self.done if identity[0] == key] != [(key, n) for n in range(1, count + 1)]:
+            expected = [(key, n) for n in range(1, count + 1) if (key, n) not in aside]
+            if [each for each in self.done if each[0] == key and each not in aside] != expected:
                 self.fault(f"of {key}, {count} were published, and handled first: {list(self.done)}")
         await self.rest()
-        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        killed = [each.process for each in self.members.values() if each.is_killed]
+        if left := asyncio.all_tasks() - {asyncio.current_task(), *(task for each in killed for task in each._tasks)}:
             self.fault(f"tasks are left: {left}")
-        if timers := [timer for timer in self.loop._scheduled if not timer.cancelled()]:
+        if timers := [timer for timer in self.loop._scheduled if not timer.cancelled() and not _is_of(timer, killed)]:
             self.fault(f"timers are left: {timers}")
 
     async def rest(self):
         """What is to end by itself before it is looked at what is left."""
 
+    async def dispose(self):
+        """End what is left of members that were killed; what their handlers do then does not count."""
+        self.fault = lambda _: None
+        for each in self.members.values():
+            await each.dispose()
+
     @property
     def repeated(self):
         """What was handled more than once."""
         return [identity for identity, times in self.done.items() if times > 1]
+
+
+def _is_of(timer, processes):
+    return getattr(timer._callback, "__self__", None) in processes
 
 
 def play(world_class, arrange=lambda world: None, trouble=None):
@@ -345,5 +380,6 @@ def play(world_class, arrange=lambda world: None, trouble=None):
                     runner.run(world.end_of_life())
                     is_over = True
             runner.run(world.afterwards())
+            runner.run(world.dispose())
     world.found += [f"told: {each.get('message')} {each.get('exception')!r}" for each in loop.told]
     return world

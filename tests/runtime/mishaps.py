@@ -86,6 +86,7 @@ MISHAPS = {
     "it is asked to leave": Mishap(_leave("stop"), repeats=False),
     "it is asked to leave at once": Mishap(_leave("stop_now")),
     "it is asked to leave, and then at once": Mishap(_leave("stop", "stop_now", after_s=0.01)),
+    "it is killed": Mishap(lambda world: world.members["a"].kill()),
     "it is cancelled": Mishap(_leave("cancel")),
     "it is cancelled while it leaves": Mishap(_leave("stop", "cancel", after_s=LATENCY_S)),
 }
@@ -106,12 +107,13 @@ def faults(world_class, mishaps=(), outcomes=None, trouble=None, may_raise=()):
     again = [identity for identity in world.repeated if identity not in (outcomes or {})]
     if again and not trouble and not any(known[name].repeats for _, name in mishaps):
         found.append(f"handled again: {again}")
-    tried_again = Counter(world.begun) - Counter([*world.done, ("a", 2), *(outcomes or {})])
+    tried_again = Counter(world.begun) - Counter([*world.done, *world.failed, *(outcomes or {})])
     if tried_again and not (mishaps or trouble or may_raise):
         found.append(f"tried again: {tried_again}")
     if isinstance(end, BaseException) and not isinstance(end, may_raise):
         found.append(f"a ended with {end!r}")
-    if not (trouble or outcomes) and all(name == "it is asked to leave" for _, name in mishaps) and not end.is_clean:
+    is_only_asked = all(name == "it is asked to leave" for _, name in mishaps) and not (trouble or outcomes)
+    if world.LEAVES_NOTHING and is_only_asked and not end.is_clean:
         found.append(f"a left with {end!r}")
     return found
 

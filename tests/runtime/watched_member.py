@@ -6,6 +6,7 @@ from math import inf
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.runtime.leaving import TAIL_MS
+from lbg_runtime.testing.freezer import Freezer
 from tests.runtime.distant_session import DistantTransport
 
 DRAIN_TIMEOUT_S = 4
@@ -33,12 +34,14 @@ class WatchedMember:
         self.supervisor = None
         self.dispatcher = None
         self.task = None
+        self.process = Freezer()
+        self._death = asyncio.get_running_loop().create_future()
         self.session = DistantTransport(self, trouble or {})
         self.app = world.app_of(self, settings)
         self.app._begin_watch = lambda: world.loop
 
     def start(self):
-        self.task = asyncio.get_running_loop().create_task(self.app.run())
+        self.task = asyncio.get_running_loop().create_task(self.app.run(), context=self.process.context())
         self.task.add_done_callback(self._note_end)
 
     def _note_end(self, _):
@@ -46,7 +49,7 @@ class WatchedMember:
 
     @property
     def is_there(self):
-        return self.task is not None and not self.task.done()
+        return self.task is not None and not self.task.done() and not self.is_killed
 
     def leave(self, how):
         """`how`: stop, stop_now or cancel."""
@@ -55,8 +58,25 @@ class WatchedMember:
         if how == "cancel":
             self.task.cancel()
         else:
-            getattr(self.app, how)()
+            self.process.context().run(getattr(self.app, how))
             self.may_begin &= how == "stop"
+
+    @property
+    def is_killed(self):
+        return self._death.done()
+
+    def kill(self):
+        """As by SIGKILL: nothing of it runs any more, and the broker sees its connection break."""
+        if self.is_there:
+            self._death.set_result(None)
+            self.process.freeze()
+            self.session.kill()
+
+    async def dispose(self):
+        """End what is left of one that was killed."""
+        if self.is_killed:
+            self.process.cancel()
+            await asyncio.wait([self.task])
 
     def lose_queues(self):
         """From now on, others may have the queues that it is fed from."""
@@ -81,7 +101,9 @@ class WatchedMember:
         self.dispatcher._prepare, self.dispatcher._end = counted_prepare, counted_end
 
     async def until_ended(self):
-        await asyncio.wait([self.task], timeout=PATIENCE_S)
+        await asyncio.wait([self.task, self._death], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        if self.is_killed:
+            return
         if self.is_there:
             self.world.fault(f"{self.name} does not end")
             self.task.cancel()
@@ -93,7 +115,9 @@ class WatchedMember:
 
     @property
     def end(self):
-        """Its report, what it raised, or "cancelled"."""
+        """Its report, what it raised, "cancelled" or "killed"."""
+        if self.is_killed:
+            return "killed"
         if self.task is None or self.task.cancelled():
             return "cancelled"
         return self.task.exception() or self.task.result()
@@ -103,6 +127,8 @@ class WatchedMember:
             self.world.fault(f"{self.name} left with {self.end!r}")
         if self.world.flows_of(self.name):
             self.world.fault(f"{self.name} is gone and still bound")
+        if self.is_killed:
+            return
         # Who cancels it a second time does not want to wait.
         in_good_order = self.asked_s is not None and self.task.cancelling() < 2
         if in_good_order and self.closed_with > getattr(self.end, "still_bound", 0):

@@ -37,6 +37,7 @@ class ParkingWorld(World):
 
     async def act(self, identity, *, is_first):
         if identity == ("b", 1) and not self._is_mended:
+            self.failed.append(identity)
             raise ValueError("as long as a is there")
         await super().act(identity, is_first=is_first)
 
@@ -152,12 +153,13 @@ class StoppedWorld(World):
             "failure": {"attempts": 1, "then": "stop"},
         }
 
-    async def work(self, member, identity):
+    def at_work(self, member, identity):
         self._handles = member.name
-        await super().work(member, identity)
+        return super().at_work(member, identity)
 
     async def act(self, identity, *, is_first):
         if identity == ("a", 2) and self._handles == "c":
+            self.failed.append(identity)
             raise ValueError("as long as it is with c")
         await asyncio.sleep(0.05)
 
@@ -279,11 +281,11 @@ class JournaledWorld(World):
         self._lacks_records = False
         self._folder = TemporaryDirectory()
         self._path = Path(self._folder.name)
-        shape = self.settings("p").group.shape()
+        shape = self.settings("b").group.shape()
         self._ledger = open_ledger(self._path, shape, HashFunction.CRC32, publisher_id="p")
 
     def sections(self, name):
-        return {"ops": {"journal": {"path": str(self._path)}}}
+        return super().sections(name) | {"ops": {"journal": {"path": str(self._path)}}}
 
     def changes(self):
         write_all = writer._write_all
@@ -304,11 +306,11 @@ class JournaledWorld(World):
     def _wall_us(self):
         return self.loop.monotonic_ns() // 1_000
 
-    async def publish(self, *keys):
-        for key in keys:
-            sent_us = self._wall_us()
-            await super().publish(key)
-            self._ledger.confirmed(key, ord(key) % 2, self._published[key], sent_us)
+    def send(self, key):
+        sent_us, sent = self._wall_us(), super().send(key)
+        number = self._published[key]
+        sent.add_done_callback(lambda _: self._ledger.confirmed(key, ord(key) % 2, number, sent_us))
+        return sent
 
     async def afterwards(self):
         await super().afterwards()
