@@ -30,6 +30,9 @@ NEEDS_EVERY_JOURNAL = frozenset(
 )
 """A missing record could be the very handling, first handling, fault, activity or leaving that is not found."""
 
+NEEDS_ITS_TIME = NEEDS_EVERY_JOURNAL - {Law.LOSS}
+"""What was judged without a record that came late is not judged again; of a loss, nothing is said before the end."""
+
 NEEDS_CLOCKS = frozenset(
     {
         Law.ORDER,

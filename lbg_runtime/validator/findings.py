@@ -229,7 +229,7 @@ class Standing:
     """What the files reveal that keeps everything from being valid (`doubts.py`). A ledger that is not closed yet is no
     such reason: its publisher may go on."""
     weak: frozenset[Law] = frozenset()
-    """Laws whose violations are not proven for these reasons."""
+    """Laws whose violations are not proven for these reasons, or because something came late."""
 
     @property
     def kind(self) -> VerdictKind:

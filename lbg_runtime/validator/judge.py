@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.validator.arrow import flags, ints, texts
 from lbg_runtime.validator.columns import Lexicon
-from lbg_runtime.validator.doubts import NEEDS_EVERY_LEDGER, doubts_of_files
+from lbg_runtime.validator.doubts import NEEDS_EVERY_LEDGER, NEEDS_ITS_TIME, doubts_of_files
 from lbg_runtime.validator.findings import (
     WITNESSED_FINDINGS,
     Accounts,
@@ -78,6 +78,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     weak = set(doubts.weak)
     weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
     weak |= NEEDS_EVERY_LEDGER if strangers else set()
+    weak |= NEEDS_ITS_TIME if late else set()
     proven, unproven = split_by_proof(counts, weak)
     unless_proven = VerdictKind.UNKNOWN if reasons else VerdictKind.VALID
     return Verdict(

@@ -6,7 +6,8 @@ wait for the next slice, so that everything is judged in order of time, however 
 
 A record that comes after its time was judged is late. Most late records do no harm: if nothing else of its key has been
 handled since a very long handling began, it is judged as if it had come in time. Otherwise it is judged as far as
-possible, never reported as violating what is forgotten, and counted: the verdict is not valid then.
+possible, never reported as violating what is forgotten, and counted: the verdict is not valid then, and what such a
+record could explain is not proven.
 
 More than 400 lines, because what is kept from one slice to the next is read and written here alone.
 """
@@ -32,7 +33,7 @@ from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Ranges, read_columns, read_lives
 from lbg_runtime.validator.custody import find_holes
-from lbg_runtime.validator.doubts import doubts_of_files
+from lbg_runtime.validator.doubts import NEEDS_ITS_TIME, doubts_of_files
 from lbg_runtime.validator.epochs import (
     Epochs,
     Tenures,
@@ -280,7 +281,7 @@ class SlicedExamination:
             late=self._late,
             unnumbered=self._unnumbered,
             reasons=(*doubts.reasons, *layouts.contradictions),
-            weak=doubts.weak,
+            weak=doubts.weak | (NEEDS_ITS_TIME if self._late else frozenset()),
         )
 
     def _take_notes(self, step: "_Step") -> None:

@@ -369,3 +369,25 @@ def test_a_gap_is_seen_while_the_run_goes_on_and_a_tail_in_the_end() -> None:
     assert sliced.standing.kind is VerdictKind.UNKNOWN
     found = judge([sliced.finish(nothing_more(tables))], tables.journals, tables.ledgers)
     assert (found.kind, found.counts[Law.LOSS]) == (VerdictKind.INVALID, 3)
+
+
+def test_a_repeat_whose_fault_is_told_too_late_is_not_proven() -> None:
+    run = Run()
+    cut_off = Life(run, "a").flow("bound", 0).flow("active", 1)
+    # What is first or last is kept.
+    cut_off.handle(1, 5, 8, 9).handle(2, 10, 20, 21).handle(3, 30, 40, 41)
+    cut_off.flow("down", 100, cause="connection lost").close(60_000)
+    Life(run, "b").flow("active", 200).handle(2, 210, 220, 221, redelivered=True).flow("released", 300).close(60_000)
+    tables = published(run, 3).tables()
+    assert validate(tables).kind is VerdictKind.VALID
+    is_cut = pa.compute.equal(tables.flows.column("event"), "down")
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+
+    sliced.feed(replace(tables, flows=tables.flows.filter(pa.compute.invert(is_cut))), at(50_000))
+    assert sliced.standing.kind is VerdictKind.INVALID
+    late = replace(nothing_more(tables), flows=tables.flows.filter(is_cut))
+    sliced.feed(late, at(60_001))
+
+    assert (sliced.standing.kind, sliced.standing.late) == (VerdictKind.UNKNOWN, 1)
+    verdict = judge([sliced.finish(nothing_more(tables))], tables.journals, tables.ledgers)
+    assert verdict.kind is VerdictKind.UNKNOWN
