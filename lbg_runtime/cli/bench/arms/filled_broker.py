@@ -18,8 +18,8 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import Effect, FlowId, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.answering import answer_lines
 from lbg_runtime.cli.bench.arms.shapes import SHAPE, TOPIC, shape_of
-from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import (
@@ -93,10 +93,12 @@ async def _serve(message_count: int, key_count: int, shapes: Sequence[GroupShape
         for shape in shapes:
             Filler(server, shape).fill(message_count, key_count)
         gc.freeze()
-        say({"host": f"tcp://{server.host}:{server.port}"})
-        async for _ in read_lines(sys.stdin.fileno()):
-            depth = sum(engine.queue_depth(DEFAULT_VPN, shape.queue_name(0)) for shape in shapes)
-            say({"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames})
+        await answer_lines(server.url, lambda _: _facts(engine, shapes))
+
+
+def _facts(engine: CountingEngine, shapes: Sequence[GroupShape]) -> dict[str, object]:
+    depth = sum(engine.queue_depth(DEFAULT_VPN, shape.queue_name(0)) for shape in shapes)
+    return {"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames}
 
 
 if __name__ == "__main__":

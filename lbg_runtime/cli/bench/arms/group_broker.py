@@ -13,11 +13,11 @@ import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.answering import answer_lines
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, Filler
 from lbg_runtime.cli.bench.arms.shapes import shape_of
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.cli.garbage import collect_seldom
-from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log
 
 
@@ -26,11 +26,13 @@ async def _serve(queue_count: int) -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         filler = Filler(server, shape_of("bench", queue_count))
         collect_seldom()
-        say({"host": f"tcp://{server.host}:{server.port}"})
-        async for line in read_lines(sys.stdin.fileno()):
+
+        def answer(line: bytes) -> dict[str, object]:
             if line:
                 filler.fill(*map(int, line.split()))
-            say(_facts(engine))
+            return _facts(engine)
+
+        await answer_lines(server.url, answer)
 
 
 def _facts(engine: CountingEngine) -> dict[str, object]:

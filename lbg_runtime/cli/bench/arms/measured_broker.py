@@ -19,12 +19,11 @@ import uvloop
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine
+from lbg_runtime.cli.bench.arms.answering import answer_lines
 from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.cli.garbage import collect_seldom
-from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
 from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, protocol_of
@@ -77,31 +76,24 @@ def ready_deliveries(count: int) -> list[bytes]:
 
 
 async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
-    counting = CountingEngine("bench")
-    async with BrokerServer(port=0, engine=counting, store=store) as server:
-        engine = server.engine
+    async with BrokerServer(port=0, store=store) as server:
         for queue in range(queue_count):
             server.create_queue(queue_name(queue), [topic_of(queue)])
         gc.collect()
         collect_seldom()
-        say({"host": f"tcp://{server.host}:{server.port}"})
         counting_s = 0.0
-        async for _ in read_lines(sys.stdin.fileno()):
+
+        def answer(_: bytes) -> dict[str, object]:
+            nonlocal counting_s
             began_s = time.process_time()
-            names = engine.queue_names(DEFAULT_VPN)
-            depths = {name: depth for name in names if (depth := engine.queue_depth(DEFAULT_VPN, name))}
-            flows = sum(len(engine.queue_flows(DEFAULT_VPN, name)) for name in names)
+            names = server.engine.queue_names(DEFAULT_VPN)
+            depth = sum(server.engine.queue_depth(DEFAULT_VPN, name) for name in names)
             # For ten thousand queues this takes as long as one message of each.
             counting_s += time.process_time() - began_s
-            say(
-                {
-                    "cpu_s": time.process_time() - counting_s,
-                    "memory_bytes": memory_bytes(),
-                    "depth": sum(depths.values()),
-                    "flows": flows,
-                    "settle_frames": counting.settle_frames,
-                }
-            )
+            cpu_s = time.process_time() - counting_s
+            return {"cpu_s": cpu_s, "memory_bytes": memory_bytes(), "depth": depth}
+
+        await answer_lines(server.url, answer)
 
 
 async def _serve_stored(queue_count: int) -> None:
@@ -113,9 +105,8 @@ async def _serve_bare(count: int) -> None:
     ready = ready_deliveries(count)
     listener = await asyncio.get_running_loop().create_server(lambda: BarePeer(ready), "127.0.0.1", 0)
     async with listener:
-        say({"host": f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"})
-        async for _ in read_lines(sys.stdin.fileno()):
-            say({"cpu_s": time.process_time(), "memory_bytes": memory_bytes()})
+        host = f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        await answer_lines(host, lambda _: {"cpu_s": time.process_time(), "memory_bytes": memory_bytes()})
 
 
 if __name__ == "__main__":

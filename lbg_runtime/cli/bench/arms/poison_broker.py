@@ -12,9 +12,9 @@ import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.answering import answer_lines
 from lbg_runtime.cli.bench.arms.filled_broker import Filler
 from lbg_runtime.cli.bench.arms.publish_broker import queue_content
-from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE, ERROR_TOPIC_PREFIX
@@ -51,17 +51,16 @@ async def _serve(message_count: int, key_count: int) -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         fill(server, message_count, key_count)
         gc.freeze()
-        say({"host": f"tcp://{server.host}:{server.port}"})
-        parking = parking_queue(SHAPE.name, POISONED)
-        async for arm in read_lines(sys.stdin.fileno()):
-            say(
-                {
-                    "unsettled": unsettled(engine, arm.decode(), key_count),
-                    "errors": engine.queue_depth(DEFAULT_VPN, ERRORS),
-                    "dead": engine.queue_depth(DEFAULT_VPN, DEAD),
-                    "parked": engine.queue_depth(DEFAULT_VPN, parking),
-                }
-            )
+        await answer_lines(server.url, lambda arm: _facts(engine, arm.decode(), key_count))
+
+
+def _facts(engine: Engine, arm: str, key_count: int) -> dict[str, object]:
+    return {
+        "unsettled": unsettled(engine, arm, key_count),
+        "errors": engine.queue_depth(DEFAULT_VPN, ERRORS),
+        "dead": engine.queue_depth(DEFAULT_VPN, DEAD),
+        "parked": engine.queue_depth(DEFAULT_VPN, parking_queue(SHAPE.name, POISONED)),
+    }
 
 
 def unsettled(engine: Engine, arm: str, key_count: int) -> int:

@@ -5,7 +5,6 @@ with what it has used and what is on its queue, in order; it leaves when its inp
 """
 
 import gc
-import sys
 import time
 
 import uvloop
@@ -13,8 +12,8 @@ import uvloop
 from lbg_runtime.broker.engine.effects import DeliverRun, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.answering import answer_lines
 from lbg_runtime.cli.bench.arms.shapes import NUMBER_DIGITS, QUEUE, SHAPE
-from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -43,18 +42,18 @@ async def _serve() -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         server.create_queue(QUEUE, SHAPE.subscriptions(0))
         gc.freeze()
-        say({"host": f"tcp://{server.host}:{server.port}"})
-        async for _ in read_lines(sys.stdin.fileno()):
-            cpu_s = time.process_time()
-            content = queue_content(engine)
-            say(
-                {
-                    "cpu_s": cpu_s,
-                    "numbers": [int(message.payload[:NUMBER_DIGITS]) for message in content],
-                    "keys": [message.key for message in content],
-                    "ids": [message.message_id for message in content],
-                }
-            )
+        await answer_lines(server.url, lambda _: _facts(engine))
+
+
+def _facts(engine: Engine) -> dict[str, object]:
+    cpu_s = time.process_time()
+    content = queue_content(engine)
+    return {
+        "cpu_s": cpu_s,
+        "numbers": [int(message.payload[:NUMBER_DIGITS]) for message in content],
+        "keys": [message.key for message in content],
+        "ids": [message.message_id for message in content],
+    }
 
 
 if __name__ == "__main__":
