@@ -142,8 +142,7 @@ class ControlPlane:
 
     def flow_changed(self) -> None:
         """Note that a flow of this member has changed its state or epoch."""
-        is_said = bool(self._inputs) and isinstance(self._inputs[-1], FlowChanged)
-        if not is_said and not self.machine.will_look:
+        if self.machine.must_hear_of_flows(self._inputs):
             self._post(FlowChanged())
 
     def stripes_told(self, queue_index: int, news: StripesNews) -> None:

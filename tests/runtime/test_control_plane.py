@@ -34,17 +34,23 @@ class _Machine:
     """Notes what it is fed."""
 
     deadline_ms = None
-    will_look = False
     membership = SimpleNamespace(owner_of=None, identity=SimpleNamespace(member=MemberId("a")))
 
     def __init__(self) -> None:
         self.rebalance = SimpleNamespace(accepted=None, placement=None)
+        self.must_hear = True
+        self.asked: list[list[ControlInput]] = []
+        """What waited whenever it was asked whether it must hear of flows."""
         self.taken: list[ControlInput] = []
         self.outputs: list[object] = []
         self.has_taken = asyncio.Event()
 
     def flow_reports(self) -> dict[str, object]:
         return {}
+
+    def must_hear_of_flows(self, waiting: Iterable[ControlInput]) -> bool:
+        self.asked.append(list(waiting))
+        return self.must_hear
 
     def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[object]:
         self.taken += inputs
@@ -107,26 +113,16 @@ async def running(
             await task
 
 
-async def test_flows_that_change_together_are_looked_at_once() -> None:
+async def test_a_machine_is_told_that_flows_have_changed_if_it_must_hear_of_them() -> None:
     machine = _Machine()
     async with running(machine, 8) as plane:
-        for _ in range(1_000):
-            plane.flow_changed()
-        plane.set_weight(2)
-        plane.flow_changed()
-        plane.flow_changed()
-        await machine.has_taken.wait()
-        assert machine.taken == [FlowChanged(), WeightChanged(2), FlowChanged()]
-
-
-async def test_a_machine_that_will_look_at_its_flows_is_not_told_that_they_have_changed() -> None:
-    machine = _Machine()
-    async with running(machine, 8) as plane:
-        machine.will_look = True
         plane.flow_changed()
         plane.set_weight(2)
+        machine.must_hear = False
+        plane.flow_changed()
         await machine.has_taken.wait()
-        assert machine.taken == [WeightChanged(2)]
+        assert machine.taken == [FlowChanged(), WeightChanged(2)]
+        assert machine.asked == [[], [FlowChanged(), WeightChanged(2)]]
 
 
 @pytest.mark.parametrize("is_alone", [False, True])

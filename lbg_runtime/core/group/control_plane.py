@@ -202,10 +202,11 @@ class ControlPlaneMachine:
         deadlines = (self.membership.deadline_ms, rebalance_ms, self._look_at_ms, self._give_at_ms)
         return min((at for at in deadlines if at is not None), default=None)
 
-    @property
-    def will_look(self) -> bool:
-        """Whether the flows will be looked at on a deadline: until then, changes to them need not be reported."""
-        return self._look_at_ms is not None
+    def must_hear_of_flows(self, waiting: Sequence[ControlInput]) -> bool:
+        """Whether a change of a flow must be reported: not if the flows will be looked at anyway, on a deadline or for
+        the last of the inputs that are `waiting` to be taken."""
+        is_said = bool(waiting) and isinstance(waiting[-1], FlowChanged)
+        return not is_said and self._look_at_ms is None
 
     def can_hear(self, now_ms: int) -> bool:
         """Whether the control topic is in reach: since the connection is up, what we say there comes back to us."""

@@ -55,6 +55,7 @@ from lbg_runtime.core.group.membership_events import (
     LeaveRequested,
     SettingsDisagree,
     ViewChanged,
+    WeightChanged,
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
@@ -325,19 +326,25 @@ def test_a_look_at_the_flows_is_followed_by_a_rest() -> None:
     plane = Plane(looks_ms_per_thousand=25_000)
     plane.settled_with_b()
     looked_ms = 4_100
-    assert not plane.machine.will_look, "the first change was looked at on the spot"
+    assert plane.machine.must_hear_of_flows([]), "the first change was looked at on the spot"
     plane.flows[Q0].handle(FlowInactive(Epoch(1)), looked_ms + 1)
     assert said(plane.take(looked_ms + 1, FlowChanged())) == []
-    assert plane.machine.will_look
+    assert not plane.machine.must_hear_of_flows([])
     assert plane.machine.deadline_ms == looked_ms + 50, "25 ms for each of the two flows"
     assert said(plane.take(looked_ms + 49, FlowChanged())) == []
     plane.take(looked_ms + 50)
-    assert not plane.machine.will_look
+    assert plane.machine.must_hear_of_flows([])
     (told,) = said(plane.take(looked_ms + 65))
     assert isinstance(told, Heartbeat), "between two regular ones, because something has changed"
     assert told.flows.keys() == {Q1}
     plane.take(looked_ms + 65, FlowChanged())
-    assert plane.machine.will_look, "what changes from now on is not forgotten"
+    assert not plane.machine.must_hear_of_flows([]), "what changes from now on is not forgotten"
+
+
+def test_flows_that_change_together_are_looked_at_once(plane: Plane) -> None:
+    assert plane.machine.must_hear_of_flows([])
+    assert not plane.machine.must_hear_of_flows([FlowChanged()])
+    assert plane.machine.must_hear_of_flows([FlowChanged(), WeightChanged(2)])
 
 
 def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
@@ -350,7 +357,7 @@ def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
     assert said(plane.take(4_102, FlowChanged())) == [], "it is not looked at yet"
     again = Offer(plane.header(), Q0, Epoch(1), "b/2", A)  # type: ignore[arg-type]
     assert Reject in [type(message) for message in said(plane.take(4_103, ControlMessageReceived(again)))]
-    assert not plane.machine.will_look
+    assert plane.machine.must_hear_of_flows([])
 
 
 def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
