@@ -6,18 +6,15 @@ commands. Nothing here touches a delivery.
 """
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import structlog
 
-from lbg_runtime.config.settings import Settings
-from lbg_runtime.core.chance import RandomSource, nonce
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Life
+from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry
 from lbg_runtime.core.group.control_plane import (
     ControlInput,
     ControlOutput,
@@ -30,8 +27,6 @@ from lbg_runtime.core.group.control_plane import (
     Superseded,
     Warn,
 )
-from lbg_runtime.core.group.identity import Identity
-from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
@@ -46,17 +41,11 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WeightChanged,
 )
-from lbg_runtime.core.group.membership_timing import MembershipTiming
-from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
-from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.restripe.news import StripesNews
-from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded
-from lbg_runtime.model.failure import Then
-from lbg_runtime.model.ids import GroupName, MemberId, QueueName
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
@@ -64,19 +53,11 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.kept_subscription import KeptSubscription
-from lbg_runtime.runtime.membership import Membership, counted_homes
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
 
 AddFlows = Callable[[int], Sequence[FlowRunner]]
-
-MOST_LEFT_OUT = 1 << 32
-"""Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
-such gaps."""
-
-STEP_ASIDE_MARGIN_MS = 5_000
-"""An offer is remembered for the longest drain, plus this much for its messages to arrive."""
 
 
 class ControlPlane:
@@ -258,62 +239,3 @@ class ControlPlane:
             self._recorder.said(message)
         except ControlMessageRefused as refusal:
             _log.error("control_message_not_sent", reason=str(refusal))
-
-
-def make_control_plane(
-    settings: Settings,
-    membership: Membership,
-    *,
-    incarnation: int,
-    session: Session,
-    runners: Sequence[FlowRunner],
-    chance: RandomSource,
-    keys: KeyBook,
-    recorder: FlightRecorder,
-    on_refused: Callable[[LbgError], None],
-    striping: StripingBook,
-    add_flows: AddFlows,
-    parks: bool,
-    shared: Mapping[str, str],
-) -> ControlPlane:
-    """The control plane of one life of a member. Call it on the loop that it will run on.
-
-    `parks`: whether a handler of this member may park. `shared`: that of its companion.
-    """
-    group, own, rebind = settings.group, settings.membership, settings.rebind
-    queues = [runner.machine.queue for runner in runners]
-    shape, place = group.shape(), membership.place
-
-    def pins(queue_total: int) -> dict[QueueName, MemberId]:
-        if place is None:
-            return {}
-        # They have them as long as they live.
-        return counted_homes(map(shape.queue_name, range(queue_total)), place.count)
-
-    alike = {**group.shared(), "membership.count": str(place.count if place else ""), **shared}
-    if parks:
-        # A member that does not know what is parked would handle later messages of those keys.
-        alike["failure.then"] = Then.PARK.value
-    life = Life(incarnation, nonce(chance))
-    identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
-    timing = MembershipTiming(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
-    view = MembershipMachine(identity, timing, chance, now_ms(), striping)
-    rebalance = RebalanceMachine(
-        membership.member,
-        queues,
-        pins(len(queues)),
-        RebalanceSettings(
-            standbys=rebind.standbys,
-            min_tenure_ms=rebind.min_tenure_ms,
-            max_moves=rebind.max_moves,
-            step_aside_ms=rebind.drain_timeout_ms + STEP_ASIDE_MARGIN_MS,
-        ),
-        view.stamp,
-    )
-    flows = [runner.machine for runner in runners]
-    # In less time, a connection that died silently would look the same, and a queue given up on it reaches nobody.
-    silence_ms = max(timing.dead_ms, LONGEST_SILENCE_MS)
-    machine = ControlPlaneMachine(view, rebalance, flows, silence_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
-    return ControlPlane(
-        session, group.control_topic_name, machine, runners, keys, recorder, on_refused, add_flows, pins
-    )

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import structlog
@@ -25,7 +26,8 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.companion import Companion
-from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
+from lbg_runtime.runtime.control_machine import make_control_machine, pins, settings_alike
+from lbg_runtime.runtime.control_plane import ControlPlane
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
@@ -138,20 +140,26 @@ class Supervisor:
         """How it left; None until then."""
 
     def _make_control(self, membership: Membership) -> ControlPlane:
-        return make_control_plane(
+        of_companion = {} if self._companion is None else self._companion.shared
+        machine = make_control_machine(
             self._settings,
             membership,
-            incarnation=self._journal.incarnation,
-            session=self._session,
-            runners=self.runners,
-            chance=self._chance,
-            keys=self._key_book,
-            recorder=self._recorder,
-            on_refused=self._refuse,
-            striping=self._striping,
-            add_flows=self._add_flows,
-            parks=self._parking_lot is not None,
-            shared={} if self._companion is None else self._companion.shared,
+            self._journal.incarnation,
+            [runner.machine for runner in self.runners],
+            self._chance,
+            self._striping,
+            settings_alike(self._settings, membership, parks=self._parking_lot is not None, of_companion=of_companion),
+        )
+        return ControlPlane(
+            self._session,
+            self._settings.group.control_topic_name,
+            machine,
+            self.runners,
+            self._key_book,
+            self._recorder,
+            self._refuse,
+            self._add_flows,
+            partial(pins, self._settings, membership),
         )
 
     def _make_runner(self, queue_index: int, place: Place) -> FlowRunner:
