@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import FlowRequest, HandBackRequested, SettlementsReached
@@ -51,57 +51,70 @@ from lbg_runtime.sim.settings import ControlSettings
 MakeRebalance = Callable[..., RebalanceMachine]
 
 
+class ControlOwner(Protocol):
+    """The member that a control plane is part of."""
+
+    def ask(self, queue: QueueName, request: FlowRequest | SettlementsReached) -> None:
+        """Pass a request to a flow machine."""
+        ...
+
+    def add_flows(self, queue_total: int) -> Sequence[FlowMachine]:
+        """Make the flows that a re-striping adds, and return their machines."""
+        ...
+
+    def end_superseded(self) -> None:
+        """The process that this one stood aside for has gone, and nobody has asked this one to leave."""
+        ...
+
+
+def make_control_machine(
+    name: str,
+    incarnation: int,
+    flows: Sequence[FlowMachine],
+    hash_count: int,
+    settings: ControlSettings,
+    chance: SeededChance,
+    now_ms: int,
+    make_rebalance: MakeRebalance,
+) -> ControlPlaneMachine:
+    """The machine of a member's life."""
+    nonce = chance.between(0, 1 << 53)
+    identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
+    striping = StripingBook(len(flows), hash_count)
+    membership = MembershipMachine(identity, settings.membership, chance, now_ms, striping)
+    queues = [flow.queue for flow in flows]
+    rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)
+    silence_ms, looks = settings.membership.dead_ms, settings.looks_ms_per_thousand
+    return ControlPlaneMachine(membership, rebalance, flows, silence_ms, looks_ms_per_thousand=looks)
+
+
 class SimControl:
     """Created by a member for its life. Every call except `hear` runs inside the member's process."""
 
     def __init__(
         self,
-        name: str,
         life: HistoryLife,
-        incarnation: int,
+        machine: ControlPlaneMachine,
         topic: ControlTopic,
         client: SimClient,
         process: Process,
         clock: DriftingClock,
-        flows: Sequence[FlowMachine],
-        hash_count: int,
-        settings: ControlSettings,
-        chance: SeededChance,
         history: list[Happening],
-        ask: Callable[[QueueName, FlowRequest | SettlementsReached], None],
-        add_flows: Callable[[int], Sequence[FlowMachine]],
-        on_superseded: Callable[[], None],
-        make_rebalance: MakeRebalance,
+        owner: ControlOwner,
+        *,
+        last_words_arrive: bool,
     ) -> None:
-        """`ask` passes a request to a flow machine; `add_flows` creates those that a re-striping adds.
-
-        `on_superseded` is called when the process that this one stood aside for has gone, and nobody has asked this one
-        to leave.
-        """
-        self.name = name
-        nonce = chance.between(0, 1 << 53)
-        identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
-        striping = StripingBook(len(flows), hash_count)
-        membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms, striping)
-        queues = [flow.queue for flow in flows]
-        rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)
-        self.machine = ControlPlaneMachine(
-            membership,
-            rebalance,
-            flows,
-            settings.membership.dead_ms,
-            looks_ms_per_thousand=settings.looks_ms_per_thousand,
-        )
-        self._last_words_arrive = settings.last_words_arrive
+        """`last_words_arrive`: see `ControlSettings`."""
+        self.name = machine.membership.identity.member
+        self.machine = machine
+        self._last_words_arrive = last_words_arrive
         self._life = life
         self._history = history
         self._topic = topic
         self._client = client
         self._process = process
         self._clock = clock
-        self._ask = ask
-        self._add_flows = add_flows
-        self._on_superseded = on_superseded
+        self._owner = owner
         self._inputs: deque[ControlInput] = deque()
         self._armed_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
@@ -193,19 +206,19 @@ class SimControl:
                     is_safe = self._last_words_arrive and self.is_reachable
                     self._client.link.up.send_with_last(lambda: self._topic.publish(self, message, has_arrived=is_safe))
             case QueuesAdded(queue_total):
-                if flows := self._add_flows(queue_total):
+                if flows := self._owner.add_flows(queue_total):
                     self._post(FlowsAdded(flows, {}))
             case AskFlow(queue, request):
                 if isinstance(request, HandBackRequested):
                     self._history.append(HandBackAsked(self._process.now_ms, self._life, queue, request.move_id))
                 # The flow's own task handles it, not this one.
-                self._process.after(0, lambda: self._ask(queue, request))
+                self._process.after(0, lambda: self._owner.ask(queue, request))
             case HandedOver():
                 if self._on_handed_over is not None:
                     self._on_handed_over()
             case Superseded():
                 if self._on_handed_over is None:
-                    self._on_superseded()
+                    self._owner.end_superseded()
             case DuplicateMemberFound(other):
                 if other > self.machine.membership.identity.life:
                     self._history.append(StoodAside(self._process.now_ms, self._life))

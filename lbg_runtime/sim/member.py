@@ -51,7 +51,7 @@ from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
 from lbg_runtime.sim.clock import DriftingClock
-from lbg_runtime.sim.control import SimControl
+from lbg_runtime.sim.control import SimControl, make_control_machine
 from lbg_runtime.sim.control_topic import ControlTopic
 from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.history import (
@@ -103,7 +103,10 @@ class _Running:
 
 
 class SimMember:
-    """Created by the simulation for each start of a member; the world calls `kill`, `stop`, `pause`, ..."""
+    """Created by the simulation for each start of a member; the world calls `kill`, `stop`, `pause`, ...
+
+    A `ControlOwner`.
+    """
 
     def __init__(
         self,
@@ -164,23 +167,26 @@ class SimMember:
         self.control: SimControl | None = None
         """Only for a cooperative member."""
         if is_cooperative:
-            self.control = SimControl(
+            machine = make_control_machine(
                 start.name,
-                self.life,
                 start.incarnation,
-                topic,
-                self.client,
-                self.process,
-                self.clock,
                 [flow.machine for flow in self._flows.values()],
                 broker.shape.hash_count,
                 settings.control,
                 chance.fork("control"),
-                history,
-                self._ask,
-                self._add_flows,
-                self._end_superseded,
+                self.clock.now_ms,
                 parts.make_rebalance,
+            )
+            self.control = SimControl(
+                self.life,
+                machine,
+                topic,
+                self.client,
+                self.process,
+                self.clock,
+                history,
+                self,
+                last_words_arrive=settings.control.last_words_arrive,
             )
         history.append(LifeStarted(schedule.now_ms, self.life))
         self.client.connect()
@@ -229,6 +235,27 @@ class SimMember:
         self._history.append(LoopHung(self._schedule.now_ms, self.life, until_ms, keeps_settlements))
         self.process.hang(until_ms if goes_on else None, keeps_settlements=keeps_settlements)
 
+    # -- what its control plane asks for
+
+    def add_flows(self, queue_total: int) -> list[FlowMachine]:
+        added = []
+        for queue_index in range(len(self._flows), queue_total):
+            queue = self._shape.queue_name(queue_index)
+            self._places[queue] = AWAY
+            flow = self._add_flow(queue_index, queue)
+            added.append(flow.machine)
+            if self._stop_requested:
+                self._tell(flow, StopRequested())
+            self._arm(flow)
+        return added
+
+    def ask(self, queue: QueueName, request: FlowRequest | SettlementsReached) -> None:
+        self._tell(self._flows[queue], request)
+
+    def end_superseded(self) -> None:
+        self._request_stop()
+        self._on_superseded(self)
+
     # -- the shell around the machines
 
     def _add_flow(self, queue_index: int, queue: QueueName) -> _Flow:
@@ -248,21 +275,6 @@ class SimMember:
         self._flows[queue] = flow = _Flow(queue_index, machine)
         return flow
 
-    def _add_flows(self, queue_total: int) -> list[FlowMachine]:
-        added = []
-        for queue_index in range(len(self._flows), queue_total):
-            queue = self._shape.queue_name(queue_index)
-            self._places[queue] = AWAY
-            flow = self._add_flow(queue_index, queue)
-            added.append(flow.machine)
-            if self._stop_requested:
-                self._tell(flow, StopRequested())
-            self._arm(flow)
-        return added
-
-    def _ask(self, queue: QueueName, request: FlowRequest | SettlementsReached) -> None:
-        self._tell(self._flows[queue], request)
-
     def _connection_changed(self, is_up: bool) -> None:
         if self.control is not None:
             self.control.connection_changed(is_up=is_up)
@@ -280,10 +292,6 @@ class SimMember:
             self.process.after(drain_timeout_ms // 2, self._stop_flows)
             self.process.after(drain_timeout_ms, self._cut_short)
             self.control.leave(self._stop_flows)
-
-    def _end_superseded(self) -> None:
-        self._request_stop()
-        self._on_superseded(self)
 
     def _stop_flows(self) -> None:
         for flow in self._flows.values():
