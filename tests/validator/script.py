@@ -11,6 +11,7 @@ from lbg_runtime.model.record import (
     StripesRecord,
     UnconfirmedRecord,
 )
+from lbg_runtime.validator.findings import Law, Verdict
 from tests.validator.run_files import MS, Journal, Ledger, Run, wall_us
 
 BEGIN_NS = 10**12
@@ -108,3 +109,8 @@ def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = (), t_first
     ledger.close = CloseRecord(0, 0, True, 0)
     run.ledgers.append(ledger)
     return run
+
+
+def broken(verdict: Verdict) -> set[Law]:
+    """The laws of which something was found."""
+    return {law for law, count in verdict.counts.items() if count}

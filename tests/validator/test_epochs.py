@@ -16,15 +16,11 @@ from lbg_runtime.validator.report import as_text
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.run_files import Run
-from tests.validator.script import Life, at, published
+from tests.validator.script import Life, at, broken, published
 
 
 def judged(run: Run, last_seq: int = 1, *, unknown: tuple[int, ...] = ()) -> Verdict:
     return validate(published(run, last_seq, unknown=unknown).tables())
-
-
-def broken(verdict: Verdict) -> set[Law]:
-    return {law for law, count in verdict.counts.items() if count}
 
 
 def repeat_by_b(run: Run, start_ms: float) -> None:

@@ -7,15 +7,11 @@ import pytest
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.validator.run_files import Run
-from tests.validator.script import Life, published
+from tests.validator.script import Life, broken, published
 
 
 def judged(run: Run, last_seq: int = 3) -> Verdict:
     return validate(published(run, last_seq).tables())
-
-
-def broken(verdict: Verdict) -> set[Law]:
-    return {law for law, count in verdict.counts.items() if count}
 
 
 Given = tuple[str | None, int | None, float, bool]

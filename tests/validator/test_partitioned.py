@@ -10,7 +10,7 @@ from lbg_runtime.journal.reader import read_run
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.validator.run_files import Run
-from tests.validator.script import Life, published
+from tests.validator.script import Life, broken, published
 
 
 def shared_life(run: Run, member: str) -> Life:
@@ -21,10 +21,6 @@ def shared_life(run: Run, member: str) -> Life:
 
 def judged(run: Run, last_seq: int) -> Verdict:
     return validate(published(run, last_seq).tables())
-
-
-def broken(verdict: Verdict) -> set[Law]:
-    return {law for law, count in verdict.counts.items() if count}
 
 
 def test_members_that_are_fed_at_once_are_in_order() -> None:

@@ -9,7 +9,7 @@ from lbg_runtime.validator.findings import Finding, Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.validator.history import story
 from tests.validator.run_files import MS, Run
-from tests.validator.script import Life, published
+from tests.validator.script import Life, broken, published
 from tests.validator.test_judge import put_on_another_host
 
 SHARD = 1
@@ -38,10 +38,6 @@ def taker(run: Run, *, third: tuple[float, float] = (60, 70)) -> Life:
 def judged(run: Run, *, unknown: tuple[int, ...] = (), last_seq: int = 4) -> Verdict:
     # Confirmed while both queues had their owners.
     return validate(published(run, last_seq, unknown=unknown, shard=SHARD, t_first_ms=60).tables())
-
-
-def broken(verdict: Verdict) -> set[Law]:
-    return {law for law, count in verdict.counts.items() if count}
 
 
 def only(verdict: Verdict, law: Law) -> Finding:

@@ -10,6 +10,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.model.message import Message
 from lbg_runtime.smf.contents import message_of, relay_of
+from tests.broker.server.clients import payloads
 from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
@@ -19,10 +20,6 @@ def subscriber(client, *subscriptions):
     builder = client.service.create_direct_message_receiver_builder()
     receiver = builder.with_subscriptions([TopicSubscription.of(text) for text in subscriptions]).build().start()
     return client.received(receiver)
-
-
-def payloads(messages):
-    return [message.get_payload_as_string() for message in messages]
 
 
 def test_direct_messages_reach_whoever_subscribes(broker, client, make_client):

@@ -12,13 +12,10 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.converter import BytesToObject, ObjectToBytes
 
 from lbg_runtime.broker.engine.answers import Death
+from tests.broker.server.clients import payloads
 from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-
-def payloads(messages):
-    return [message.get_payload_as_string() for message in messages]
 
 
 def test_every_published_message_gets_its_receipt_and_arrives_in_order(broker, client, receipts):

@@ -10,6 +10,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 from lbg_runtime.broker.engine.accounts import Account, AclProfile, TopicRule
 from lbg_runtime.broker.engine.answers import Death
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from tests.broker.server.clients import payloads
 from tests.patience import PATIENCE_MS
 
 pytestmark = pytest.mark.real_time
@@ -23,10 +24,6 @@ def send(client, publisher, topic, payload, **properties):
     builder = client.service.message_builder()
     message = builder.build(payload, additional_message_properties=properties)
     publisher.publish_await_acknowledgement(message, Topic.of(topic), PATIENCE_MS)
-
-
-def payloads(messages):
-    return [message.get_payload_as_string() for message in messages]
 
 
 @pytest.fixture(scope="module")

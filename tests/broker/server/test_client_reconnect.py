@@ -7,13 +7,10 @@ import pytest
 from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.model.errors import BrokerRefusal
+from tests.broker.server.clients import payloads
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-
-def payloads(messages):
-    return [message.get_payload_as_string() for message in messages]
 
 
 def test_nothing_is_lost_or_doubled_when_a_publishing_client_is_cut_off(broker, make_client, receipts):

@@ -17,6 +17,7 @@ from lbg_runtime.broker.engine.replay.progress import ReplayState
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
+from tests.broker.server.clients import payloads
 from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
@@ -55,10 +56,6 @@ def unstarted(client, name, strategy, make=Queue.durable_exclusive_queue):
 
 def replayed(client, name, strategy=ALL):
     return client.received(unstarted(client, name, strategy).start())
-
-
-def payloads(messages):
-    return [message.get_payload_as_string() for message in messages]
 
 
 def consume(broker, client, name, count):

@@ -22,7 +22,6 @@ from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import (
     Accept,
-    ControlMessage,
     FlowReport,
     Header,
     Heartbeat,
@@ -59,11 +58,12 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, RebalanceEvent, Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, RebalanceEvent
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from tests.core.group.spoken import said
 from tests.core.rebind import REBIND
 
 STRIPING = StripingReport(Striping(0, 2), "")
@@ -143,10 +143,6 @@ def plane() -> Plane:
     plane = Plane()
     plane.settled_with_b()
     return plane
-
-
-def said(outputs: list[ControlOutput]) -> list[ControlMessage]:
-    return [output.message for output in outputs if isinstance(output, Say)]
 
 
 def test_it_says_who_it_is_and_asks_who_is_there_once_it_is_connected() -> None:

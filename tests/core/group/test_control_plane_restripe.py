@@ -16,7 +16,7 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import ControlMessage, Header, Heartbeat, Leave, Life, MemberState
+from lbg_runtime.core.group.control_messages import Header, Heartbeat, Leave, Life, MemberState
 from lbg_runtime.core.group.control_plane import (
     QUEUE_GONE,
     ControlOutput,
@@ -39,7 +39,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import AskFlow, Say
+from lbg_runtime.core.group.rebalance_events import AskFlow
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished
 from lbg_runtime.core.restripe.records import StripePlan
@@ -47,6 +47,7 @@ from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingR
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from tests.core.group.spoken import said
 from tests.core.rebind import REBIND
 
 A, B = MemberId("a"), MemberId("b")
@@ -108,10 +109,6 @@ class Plane:
 @pytest.fixture
 def plane() -> Plane:
     return Plane()
-
-
-def said(outputs: list[ControlOutput]) -> list[ControlMessage]:
-    return [output.message for output in outputs if isinstance(output, Say)]
 
 
 def beats(outputs: list[ControlOutput]) -> list[Heartbeat]:

@@ -13,7 +13,6 @@ from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged, StepAs
 from lbg_runtime.core.group.control_messages import (
     Accept,
     FlowReport,
-    Header,
     Life,
     MemberState,
     MoveId,
@@ -29,7 +28,8 @@ from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from tests.core.group.spoken import header_of, said
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 Q0, Q1 = QueueName("q0"), QueueName("q1")
@@ -39,10 +39,6 @@ STANDBY, ACTIVE, DRAINING = ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedF
 
 def report(state: ReportedFlow, epoch: int = 1) -> FlowReport:
     return FlowReport(state, Epoch(epoch), in_flight=0)
-
-
-def header_of(member: MemberId, number: int = 1) -> Header:
-    return Header(GroupName("orders"), member, Life(1, 1), number)
 
 
 def member(
@@ -66,10 +62,6 @@ def machine_of(
 ) -> RebalanceMachine:
     numbers = count(1)
     return RebalanceMachine(name, [Q0, Q1], pins, settings, lambda: header_of(name, next(numbers)))
-
-
-def said(commands: list[RebalanceCommand]) -> list[object]:
-    return [command.message for command in commands if isinstance(command, Say)]
 
 
 def places(commands: list[RebalanceCommand]) -> dict[QueueName, Place]:

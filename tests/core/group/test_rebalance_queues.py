@@ -7,7 +7,6 @@ from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged
 from lbg_runtime.core.group.control_messages import (
     Accept,
     FlowReport,
-    Header,
     Life,
     MemberState,
     MoveId,
@@ -17,20 +16,17 @@ from lbg_runtime.core.group.control_messages import (
 )
 from lbg_runtime.core.group.membership_events import MoveMessageHeard, OwnFlowsChanged
 from lbg_runtime.core.group.rebalance import RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from tests.core.group.spoken import header_of, said
 
 A, B = MemberId("a"), MemberId("b")
 Q0, Q1, Q2 = QueueName("q0"), QueueName("q1"), QueueName("q2")
 SETTINGS = RebalanceSettings(min_tenure_ms=100, answer_timeout_ms=50)
 HOME, STANDBY = Place(0, gives_way=False), Place(1, gives_way=False)
-
-
-def header_of(member: MemberId, number: int = 1) -> Header:
-    return Header(GroupName("orders"), member, Life(1, 1), number)
 
 
 def seen(a: Sequence[QueueName], b: Sequence[QueueName], *, is_stable: bool = True) -> GroupSeen:
@@ -55,10 +51,6 @@ def placed() -> RebalanceMachine:
     machine.handle(owns(Q0, Q1), 0)
     machine.handle(seen([Q0, Q1], [Q1]), 0)
     return machine
-
-
-def said(commands: list[RebalanceCommand]) -> list[object]:
-    return [command.message for command in commands if isinstance(command, Say)]
 
 
 def offer_of(machine: RebalanceMachine) -> Offer:
