@@ -19,6 +19,7 @@ from lbg_runtime.testing.conformance_steps import (
     bind,
     bind_closed,
     left_on_queue,
+    next_of,
     numbers,
     open_transport,
     publish,
@@ -269,7 +270,7 @@ class SessionConformance:
         heard: asyncio.Queue[Message] = asyncio.Queue()
         await transport.subscribe("control/>", heard.put_nowait)
         transport.send_direct(Message("control/a", b"me"))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"me"
+        assert (await next_of(heard)).payload == b"me"
 
     async def test_the_watcher_of_the_connection_is_told_now_and_of_each_change(
         self, harness: TransportHarness
@@ -279,18 +280,18 @@ class SessionConformance:
         heard: asyncio.Queue[Message] = asyncio.Queue()
         await transport.subscribe("control/>", heard.put_nowait)
         transport.watch_connection(told.put_nowait)
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        assert await next_of(told) is True
         seen = [transport.is_connected]
         await harness.begin_outage()
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is False
+        assert await next_of(told) is False
         seen.append(transport.is_connected)
         await harness.end_outage()
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        assert await next_of(told) is True
         seen.append(transport.is_connected)
         assert seen == [True, False, True]
         assert transport.why_away is None
         transport.send_direct(Message("control/a", b"again"))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
+        assert (await next_of(heard)).payload == b"again"
         await transport.close()
         assert told.empty()
 
@@ -301,19 +302,19 @@ class SessionConformance:
         told: asyncio.Queue[bool] = asyncio.Queue()
         heard: asyncio.Queue[Message] = asyncio.Queue()
         transport.watch_connection(told.put_nowait)
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        assert await next_of(told) is True
         await harness.begin_outage()
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is False
+        assert await next_of(told) is False
         with pytest.raises(SubscribeFailed) as failure:
             await transport.subscribe("control/>", heard.put_nowait)
         assert not failure.value.permanent
         await harness.end_outage()
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        assert await next_of(told) is True
         await transport.subscribe("control/>", heard.put_nowait)
         for number in range(2):
             transport.send_direct(Message("control/a", b"%d" % number))
             # Once: had the first attempt left something behind, it would come twice.
-            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
+            assert (await next_of(heard)).payload == b"%d" % number
 
     async def test_a_subscription_that_is_refused_after_an_outage_is_told_to_who_asks_again(
         self, harness: TransportHarness
@@ -323,11 +324,11 @@ class SessionConformance:
         heard: asyncio.Queue[Message] = asyncio.Queue()
         await transport.subscribe("control/>", heard.put_nowait)
         transport.watch_connection(told.put_nowait)
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        assert await next_of(told) is True
         harness.let_subscribe(is_allowed=False)
         harness.cut("first")
         # Whoever may not hear is connected all the same.
-        assert [await asyncio.wait_for(told.get(), PATIENCE_S) for _ in range(2)] == [False, True]
+        assert [await next_of(told) for _ in range(2)] == [False, True]
         for _ in range(2):
             with pytest.raises(SubscribeFailed) as failure:
                 await transport.subscribe("control/>", heard.put_nowait)
@@ -337,11 +338,11 @@ class SessionConformance:
         harness.let_subscribe(is_allowed=True)
         await transport.subscribe("control/>", heard.put_nowait)
         transport.send_direct(Message("control/a", b"again"))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
+        assert (await next_of(heard)).payload == b"again"
         harness.cut("first")
-        assert [await asyncio.wait_for(told.get(), PATIENCE_S) for _ in range(2)] == [False, True]
+        assert [await next_of(told) for _ in range(2)] == [False, True]
         transport.send_direct(Message("control/a", b"restored by itself"))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"restored by itself"
+        assert (await next_of(heard)).payload == b"restored by itself"
 
     async def test_a_subscription_made_again_takes_each_message_once(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)
@@ -349,9 +350,9 @@ class SessionConformance:
         for number in range(3):
             await transport.subscribe("control/>", heard.put_nowait)
             transport.send_direct(Message("control/a", b"%d" % number))
-            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
+            assert (await next_of(heard)).payload == b"%d" % number
         transport.send_direct(Message("control/a", b"last"))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"last"
+        assert (await next_of(heard)).payload == b"last"
 
     async def test_direct_subscriptions_are_restored_after_an_outage(self, harness: TransportHarness) -> None:
         one, two = await open_transport(harness, "one"), await open_transport(harness, "two")

@@ -4,6 +4,7 @@
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import TypeVar
 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import (
@@ -22,6 +23,8 @@ from lbg_runtime.transport.base import BoundFlow, Browser
 QUEUE = QueueName("orders/0")
 FIRST, SECOND = Epoch(1), Epoch(2)
 WINDOW = 255
+
+_Item = TypeVar("_Item")
 
 
 async def open_transport(harness: TransportHarness, client_name: str = "first") -> FullTransport:
@@ -49,6 +52,11 @@ def stamped(number: int) -> Message:
 async def until_connected(messenger: FullTransport) -> None:
     """Wait until the session is back: a confirmation shows it."""
     await publish(messenger, "", topic="nobody/listens")
+
+
+async def next_of(queue: asyncio.Queue[_Item]) -> _Item:
+    """The next item, for which it waits for no longer than `PATIENCE_S`."""
+    return await asyncio.wait_for(queue.get(), PATIENCE_S)
 
 
 async def bind_closed(

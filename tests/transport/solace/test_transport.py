@@ -18,7 +18,7 @@ from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.testing.conformance_steps import bind
+from lbg_runtime.testing.conformance_steps import bind, next_of
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.fast import compiled
@@ -120,7 +120,7 @@ async def test_a_session_that_ended_for_good_is_replaced(
     assert [delivery.redelivered for delivery in again.deliveries] == [True, True, True, False, False]
     assert again.payloads[3:] == [b"first", b"second"]
     transport.send_direct(Message("events/heard", b""))
-    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).topic == "events/heard"
+    assert (await next_of(heard)).topic == "events/heard"
 
 
 async def test_who_was_replaced_and_does_not_reconnect_leaves_the_other_alone(broker: BrokerServer) -> None:
@@ -182,7 +182,7 @@ async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
     broker.faults.clear()
     await transport.subscribe("events/>", heard.put_nowait)
     transport.send_direct(Message("events/a", b"heard"))
-    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
+    assert (await next_of(heard)).payload == b"heard"
 
 
 @ONE_PATH
@@ -229,7 +229,7 @@ async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
     heard: asyncio.Queue[Message] = asyncio.Queue()
     await transport.subscribe("events/>", heard.put_nowait)
     transport.send_direct(Message("events/a", b"heard"))
-    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
+    assert (await next_of(heard)).payload == b"heard"
 
 
 async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
@@ -252,7 +252,7 @@ async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
     await transport.subscribe("events/>", heard.put_nowait)
     for number in range(2):
         transport.send_direct(Message("events/a", b"%d" % number))
-        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
+        assert (await next_of(heard)).payload == b"%d" % number
 
 
 @pytest.mark.usefixtures("no_reconnects")
