@@ -1,7 +1,4 @@
-"""The public entry point: makes a member of handlers and settings.
-
-More than 400 lines, as how a member begins, and every way in which it ends, as a task and as a process, are told here.
-"""
+"""The public entry point: makes a member of handlers and settings."""
 
 import asyncio
 import os
@@ -13,7 +10,6 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     nullcontext,
-    suppress,
 )
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +33,7 @@ from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.own_task import until_ended
 from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption, end_all_tasks, exit_code_of
 from lbg_runtime.runtime.stop import StopCause, insist_on_own_loop, stop_requests
 from lbg_runtime.runtime.supervisor import StopReport, Supervisor
 from lbg_runtime.runtime.suspension import Suspension
@@ -47,19 +43,6 @@ if TYPE_CHECKING:
     from lbg_runtime.status.server import StatusServer
 
 _log = structlog.get_logger(__name__)
-
-USER_MISTAKE = 2
-"""Exit code of a member that was given something wrong, or could not reach the broker at its start.
-
-If it was not at work before, starting it again would change nothing. Handlers cannot cause it.
-"""
-
-
-def _exit_code(given: object) -> int:
-    """What a process ends with if a handler's `SystemExit` gives this: never that all is well, or a user's mistake."""
-    # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
-    code = given & 0xFF if isinstance(given, int) else 1
-    return 1 if code in (0, USER_MISTAKE) else code
 
 
 def _tail_s() -> float:
@@ -205,8 +188,9 @@ class App:
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, but
-        with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`. So is one with 1
-        for a `KeyboardInterrupt` of a handler; that of a signal comes only before the member is run, and after it.
+        with 1 in place of 0, as what the handler was called for is left behind, or of 2, a mistake of the user. So is
+        one with 1 for a `KeyboardInterrupt` of a handler; that of a signal comes only before the member is run, and
+        after it.
         """
         insist_on_own_loop()
         guard = ExitGuard()
@@ -225,15 +209,15 @@ class App:
                         first, given = SystemExit(1), type(error).__name__
                     if first is not None:
                         # Now, as the guard may end the process while the runner waits.
-                        _log.error("ended_by_handler", exit_code=_exit_code(first.code), given=given)
-                        _end_all(runner)
+                        _log.error("ended_by_handler", exit_code=exit_code_of(first.code), given=given)
+                        end_all_tasks(runner)
                     raise
         except (SystemExit, KeyboardInterrupt) as last:
             # While the runner ended, another handler may have raised one.
             leaving = first or last
             if isinstance(leaving, KeyboardInterrupt):
                 raise
-            exit_code = _exit_code(leaving.code)
+            exit_code = exit_code_of(leaving.code)
             if leaving.code == exit_code or not isinstance(leaving.code, int | None):
                 raise leaving from None
             raise SystemExit(exit_code) from leaving
@@ -358,32 +342,6 @@ class App:
             carries_traces=settings.carries_traces or moves_messages(self._handlers, settings.failure),
             embedded_group=settings.group.shape() if makes_queues else None,
         )
-
-
-def _end_all(runner: asyncio.Runner) -> None:
-    """Let the member leave after an exit, and its lifespans end. On its way up an exit goes through several tasks, and
-    each throws it out of the loop once more; a runner that closes gives up at the first."""
-    cancelled = set[asyncio.Task[object]]()
-
-    async def end() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others - cancelled:
-            task.cancel()
-        cancelled.update(others)
-        if others:
-            # Bounded by the exit guard.
-            await asyncio.wait(others)
-
-    is_over = False
-    while not is_over:
-        # Nor does a SIGINT hurry what the exit guard bounds.
-        with suppress(SystemExit, KeyboardInterrupt):
-            runner.run(end())
-            is_over = True
-    for task in cancelled:
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            # As a runner that closes does.
-            runner.get_loop().call_exception_handler({"message": "an error at the end", "exception": error})
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The guarantee that a process leaves when asked to."""
+"""The guarantee that a process leaves when asked to, and the code that it leaves with."""
 
 import asyncio
 import os
@@ -13,15 +13,52 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
+USER_MISTAKE = 2
+"""Exit code of a member that was given something wrong, or could not reach the broker at its start.
+
+If it was not at work before, starting it again would change nothing. Handlers cannot cause it.
+"""
 
 EXIT_GRACE_S = 5.0
 """For what is left when all that has its own bound has ended: the user's threads and atexit functions."""
-
 
 _LOG_TIMEOUT_S = 2.0
 
 _CLIENT_THREADS = "solace-control"
 """How the names of the threads begin in which transport/solace/threads.py calls the client of the broker."""
+
+
+def exit_code_of(given: object) -> int:
+    """What a process ends with if a handler's `SystemExit` gives this: never that all is well, or a user's mistake."""
+    # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
+    code = given & 0xFF if isinstance(given, int) else 1
+    return 1 if code in (0, USER_MISTAKE) else code
+
+
+def end_all_tasks(runner: asyncio.Runner) -> None:
+    """Let the member leave after an exit, and its lifespans end. On its way up an exit goes through several tasks, and
+    each throws it out of the loop once more; a runner that closes gives up at the first."""
+    cancelled = set[asyncio.Task[object]]()
+
+    async def end() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others - cancelled:
+            task.cancel()
+        cancelled.update(others)
+        if others:
+            # Bounded by the exit guard.
+            await asyncio.wait(others)
+
+    is_over = False
+    while not is_over:
+        # Nor does a SIGINT hurry what the exit guard bounds.
+        with suppress(SystemExit, KeyboardInterrupt):
+            runner.run(end())
+            is_over = True
+    for task in cancelled:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            # As a runner that closes does.
+            runner.get_loop().call_exception_handler({"message": "an error at the end", "exception": error})
 
 
 def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
-from lbg_runtime.runtime.app import USER_MISTAKE
+from lbg_runtime.runtime.shutdown import USER_MISTAKE
 from lbg_runtime.runtime.siblings import Siblings
 from tests.patience import PATIENCE_S
 
