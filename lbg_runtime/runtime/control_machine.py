@@ -21,6 +21,9 @@ from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.membership import Membership, counted_homes
 
+PARKS = "failure.then"
+"""What a member that parks says to the others, whether by this setting or by the `then` of a handler."""
+
 MOST_LEFT_OUT = 1 << 32
 """Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
 such gaps."""
@@ -69,7 +72,7 @@ def settings_alike(
     alike = {**settings.group.shared(), "membership.count": str(place.count if place else ""), **of_companion}
     if parks:
         # A member that does not know what is parked would handle later messages of those keys.
-        alike["failure.then"] = Then.PARK.value
+        alike[PARKS] = Then.PARK.value
     return alike
 
 

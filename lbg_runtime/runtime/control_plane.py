@@ -49,6 +49,7 @@ from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
+from lbg_runtime.runtime.control_machine import PARKS
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow.runner import FlowRunner
@@ -205,12 +206,7 @@ class ControlPlane:
                 _log.error("settings_disagree", other=member, setting=name, ours=ours, theirs=theirs)
                 if not had_place and not is_alone:
                     # The group was here first.
-                    # What a member does not say is not known, only that it is another value.
-                    found = "another value" if ours is None else repr(ours)
-                    expected = f"{theirs!r}, as member {member} has it"
-                    if theirs is None:
-                        expected = f"another value: that of member {member}, which does not say which it is"
-                    self._on_refused(ConfigError(name, found, expected))
+                    self._on_refused(_refusal(name, ours, theirs, member))
             case Warn(note):
                 _log.warning(note.name, **note.facts)
             case Note(name, facts):
@@ -239,3 +235,17 @@ class ControlPlane:
             self._recorder.said(message)
         except ControlMessageRefused as refusal:
             _log.error("control_message_not_sent", reason=str(refusal))
+
+
+def _refusal(name: str, ours: str | None, theirs: str | None, member: MemberId) -> ConfigError:
+    """Why who comes with another value than a member of the group has is refused."""
+    if name == PARKS:
+        # A user whose handlers alone say it finds no such setting in any file.
+        where, parks, does_not = f"{name}, or `then` of a handler", "park", "nothing that parks"
+        found, wanted = (parks, does_not) if theirs is None else (does_not, parks)
+        return ConfigError(where, found, f"{wanted}, as member {member} has it: all of a group park, or none")
+    # What a member does not say is not known, only that it is another value.
+    found = "another value" if ours is None else repr(ours)
+    if theirs is None:
+        return ConfigError(name, found, f"another value: that of member {member}, which does not say which it is")
+    return ConfigError(name, found, f"{theirs!r}, as member {member} has it")

@@ -140,19 +140,36 @@ async def test_a_member_without_a_place_is_refused_by_other_settings_unless_the_
 @pytest.mark.parametrize(
     ("ours", "theirs", "told"),
     [
-        ("park", None, "'park'; expected another value: that of member x, which does not say which it is"),
-        (None, "park", "another value; expected 'park', as member x has it"),
+        ("log-1", None, "'log-1'; expected another value: that of member x, which does not say which it is"),
+        (None, "log-1", "another value; expected 'log-1', as member x has it"),
     ],
 )
 async def test_who_is_refused_for_a_setting_that_only_one_of_the_two_says_is_told_no_value_that_nobody_has(
     ours: str | None, theirs: str | None, told: str
 ) -> None:
+    assert await _refused_for("landing.log", ours, theirs) == [f"landing.log: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ("park", None, "park; expected nothing that parks, as member x has it: all of a group park, or none"),
+        (None, "park", "nothing that parks; expected park, as member x has it: all of a group park, or none"),
+    ],
+)
+async def test_who_is_refused_as_only_one_of_the_two_parks_is_told_that_a_handler_may_say_so_as_well(
+    ours: str | None, theirs: str | None, told: str
+) -> None:
+    assert await _refused_for("failure.then", ours, theirs) == [f"failure.then, or `then` of a handler: {told}"]
+
+
+async def _refused_for(name: str, ours: str | None, theirs: str | None) -> list[str]:
     machine, refused = _Machine(), list[LbgError]()
-    machine.outputs = [SettingsDisagree(MemberId("x"), "failure.then", ours, theirs, False)]
+    machine.outputs = [SettingsDisagree(MemberId("x"), name, ours, theirs, False)]
     with capture_logs():
         async with running(machine, 1, on_refused=refused.append):
             pass
-    assert [str(each) for each in refused] == [f"failure.then: {told}"]
+    return [str(each) for each in refused]
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
