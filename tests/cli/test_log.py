@@ -222,6 +222,21 @@ logging.getLogger("theirs").warning("slow")
     assert (entry["trace_id"], "span_id" in entry) == ("a" * 32, False)
 
 
+def test_a_module_that_gives_its_logger_a_level_sees_its_lines_and_one_that_sets_logging_up_does_not(warm):
+    script = """
+import logging
+from lbg_runtime.cli.log import configure_log
+configure_log(as_json=True)
+logging.basicConfig(level=logging.DEBUG)
+logging.getLogger("shop.orders").info("not shown")
+logging.getLogger("shop.orders").setLevel(logging.INFO)
+logging.getLogger("shop.orders").debug("not shown")
+logging.getLogger("shop.orders").info("shown")
+"""
+    ended = warm.run(script)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["shown"]
+
+
 WHOSE = """
 import logging, sys, threading
 import structlog
