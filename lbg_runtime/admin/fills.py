@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from lbg_runtime.admin.objects import ObjectKind, Ref
 from lbg_runtime.core.parking.records import PARKING_PREFIX
-from lbg_runtime.model.errors import GroupInUse
+from lbg_runtime.model.errors import GroupInUse, VpnNotUp
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -20,7 +20,11 @@ async def read_fills(client: SempClient, vpn: str, queues: Iterable[str]) -> dic
 
 
 async def check_unused(client: SempClient, vpn: str, objects: Iterable[Ref]) -> None:
-    """Raise `GroupInUse` if a queue among these objects has messages or flows; raises `SempError`."""
+    """Raise `GroupInUse` if a queue among these objects has messages or flows, and `VpnNotUp` if what this broker says
+    of that counts for nothing; raises `SempError`."""
+    state = (await client.get(SempApi.MONITOR, ("msgVpns", vpn), select=("state",))).text("state")
+    if state != "up":
+        raise VpnNotUp(client.url, vpn, state)
     fills = await read_fills(client, vpn, (ref.name for ref in objects if ref.kind is ObjectKind.QUEUE))
     if left := {queue: fill for queue, fill in fills.items() if any(fill)}:
         are_marks = all(queue.startswith(PARKING_PREFIX) and not flows for queue, (_, flows) in left.items())

@@ -299,6 +299,22 @@ class SempElsewhere(SempError):
         self.client = client
 
 
+class VpnNotUp(SempError):
+    """Nothing was deleted: the VPN is not `up` at the broker whose management API is at `url`.
+
+    The standby of a pair has all queues and none of their messages, and what is deleted there is deleted at both.
+    """
+
+    def __init__(self, url: str, vpn: str, state: str) -> None:
+        super().__init__(
+            f"semp.url: {url} is of a broker where VPN {vpn} is {state}; "
+            "expected up: a standby knows of no messages. --force deletes whatever the queues hold"
+        )
+        self.url = url
+        self.vpn = vpn
+        self.state = state
+
+
 class SempRefused(SempError):
     """The broker understood and refused. Branch on `code`; `status` and `description` are for people, and may change.
 

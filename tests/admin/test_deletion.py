@@ -16,7 +16,7 @@ from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.admin.spec import read_marker
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable
+from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable, VpnNotUp
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
@@ -108,6 +108,33 @@ async def test_messages_in_a_queue_of_the_group_are_not_said_to_be_marks(broker,
         await admin.delete(SPEC)
     assert set(caught.value.left) == {PARKING[0], "orders/1"}
     assert not caught.value.only_parking
+
+
+class _Standby(httpx.AsyncBaseTransport):
+    """The other broker of a pair, where the VPN is not up."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    async def handle_async_request(self, request):
+        answer = await self._inner.handle_async_request(request)
+        if request.url.path.endswith("/monitor/msgVpns/default"):
+            return httpx.Response(200, content=(await answer.aread()).replace(b'"up"', b'"standby"'))
+        return answer
+
+
+async def test_a_standby_is_not_believed_that_queues_are_empty(broker, client):
+    """What is deleted there is deleted at the active one, too, with the messages that only that one knows of."""
+    await create(client)
+    before = await everything(client)
+    broker.transport = _Standby(broker.transport)
+    async with broker.client() as misled:
+        admin = GroupAdmin(misled, "default")
+        with pytest.raises(VpnNotUp, match=r"semp\.url: http://broker .* VPN default is standby; expected up"):
+            await admin.delete(SPEC)
+        assert await everything(client) == before
+        await admin.delete(SPEC, force=True)
+    assert broker.engine.queue_names("default") == ()
 
 
 async def test_force_drops_messages_and_disconnects_members(broker, client):

@@ -59,6 +59,7 @@ from lbg_runtime.model.errors import (
     TerminalFailure,
     TransportError,
     UserError,
+    VpnNotUp,
 )
 
 EXAMPLES = [
@@ -89,6 +90,7 @@ EXAMPLES = [
     SempError("what"),
     SempUnreachable("http://h:1", "refused"),
     SempElsewhere("http://h:1", "lbg-restriper-orders"),
+    VpnNotUp("http://h:1", "default", "standby"),
     SempRefused("GET /queues/q", 400, 72, "UNAUTHORIZED", "Access level too low"),
     SempMissing("GET /queues/q", 400, 6, "NOT_FOUND", "Could not find match for q"),
     SempExists("POST /queues", 400, 10, "ALREADY_EXISTS", "Object q already exists"),
