@@ -130,9 +130,9 @@ class GroupAdmin:
         """Delete everything that has one of the group's names; return what this administrator may not delete.
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was;
-        `VpnNotUp` where what the broker says of them counts for nothing. Raises `GroupMissing` if there is nothing, also
-        if somebody else has deleted it meanwhile, and `GroupRefused` if what is stored under its name cannot be read,
-        or if this administrator may not change the VPN. The next deletion continues one that was interrupted.
+        `VpnNotUp` where what the broker says of them counts for nothing. Raises `GroupMissing` if there is nothing,
+        also if somebody else has deleted it meanwhile, and `GroupRefused` if what is stored under its name cannot be
+        read, or if this administrator may not change the VPN. The next deletion continues one that was interrupted.
         """
         begun: list[Step] = []
 
