@@ -276,6 +276,9 @@ class _Line:
                 attempts.look_before_begin(place.handling)
             except asyncio.CancelledError:
                 del call.places[item], self._calls[item]
+                if item.is_open:
+                    # Middleware kept its cancellation from it, and it would wait for ever.
+                    item.settle(BatchCutShort())
             else:
                 attempts.begin(place.handling)
 

@@ -7,8 +7,10 @@ import gc
 import pytest
 
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from tests.runtime.handlers.batch_desk import Desk, batch_handlers
 
@@ -113,6 +115,27 @@ async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery, take_
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert desk.batches == [(1.0, [2])]
     assert [handling.attempts for handling in made.ends] == [0, 1], "what was not called has not been tried"
+
+
+async def test_a_message_that_middleware_shields_leaves_its_line_when_the_batch_falls_due(rig, delivery):
+    """Its cancellation does not get there, so nothing else would end it."""
+    desk = Desk()
+    handlers = batch_handlers(desk.handle)
+
+    @handlers.middleware
+    async def shield(message: Message, proceed: Proceed) -> None:
+        await asyncio.shield(proceed(message))
+
+    made = rig(handlers=handlers.assembled())
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "b", epoch=2))
+        await asyncio.sleep(0.5)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(2, within_s=10)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert desk.batches == [(1.0, [2])]
+    assert made.dispatcher.counts.failed_attempts == 0
 
 
 async def test_a_batch_that_is_being_handled_when_its_flow_is_lost_goes_on(rig, delivery):
