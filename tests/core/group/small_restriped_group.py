@@ -70,12 +70,28 @@ class RestripedGroup(SmallGroup):
         self.book = StripingBook(1, SHARDS)
         self.fed: dict[MemberId, frozenset[int]] = {}
         self.look_at_ms: int | None = None
+        self.generation = 5
 
     def restripe(self) -> None:
-        plan = StripePlan(5, self.configured, self.after, "s")
+        self._conduct_by(StripePlan(self.generation, self.configured, self.after, "s"))
+        self.look_at_ms = self.now_ms + 1
+
+    def _conduct_by(self, plan: StripePlan) -> None:
         self.conductor = Conductor(replace(SHAPE, queue_count=plan.from_count), plan, CONTROL_TOPIC)
         self.book.trust(plan)
-        self.look_at_ms = self.now_ms + 1
+
+    def replace_conductor(self, ticks: int) -> None:
+        """It dies, with all that it has heard and done; the same command is given again."""
+        seen = SeenQueues(SHAPE, CONTROL_TOPIC, dict(self.topics))
+        under_way = seen.plan_under_way()
+        self.book, self.fed = StripingBook(1, SHARDS), {}
+        if under_way is None and seen.layout() == self.after:
+            self._conclude()
+            return
+        self.generation += 1
+        plan = under_way or StripePlan(self.generation, self.configured, self.after, "s")
+        self._conduct_by(plan)
+        self.look_at_ms = self.now_ms + ticks
 
     def kill(self, name: MemberId) -> None:
         self.acks = {key: acks for key, acks in self.acks.items() if key[0] != name}
@@ -127,10 +143,13 @@ class RestripedGroup(SmallGroup):
                 del self.topics[index], self.lines[queue], self.lies[queue]
                 self.queues.remove(queue)
             case Done():
-                SeenQueues(SHAPE, CONTROL_TOPIC, self.topics).ensure_layout(self.after)
-                self.conductor, self.look_at_ms, self.configured = None, None, self.after
+                self._conclude()
                 return
         conductor.did(step)
+
+    def _conclude(self) -> None:
+        SeenQueues(SHAPE, CONTROL_TOPIC, self.topics).ensure_layout(self.after)
+        self.conductor, self.look_at_ms, self.configured = None, None, self.after
 
     # -- queues and handles
 

@@ -43,9 +43,18 @@ def group_that_begins(before: int, after: int, *, joined: bool = True) -> Restri
     return group
 
 
+def deaths(group: SmallGroup) -> list[Disturbance]:
+    """The conductor dies, and another one is run, at once or behind some heartbeats; or a member dies."""
+    members: list[Disturbance] = [("kill", (name,)) for name in group.members]
+    is_conducted = isinstance(group, RestripedGroup) and group.conductor is not None
+    return [*members, *([("replace_conductor", (ticks,)) for ticks in (1, 25)] if is_conducted else [])]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "joined", "disturbances", "least_count"),
     [
+        (1, 2, True, deaths, 100),
+        (2, 1, True, deaths, 100),
         (1, 2, True, losses, 25),
         (2, 1, True, losses, 18),
         (2, 1, True, delays, 20),
@@ -107,7 +116,7 @@ def _try_everything() -> None:
     conductor.LOOKS_PER_RECORD = 10
 
     def anything(group: SmallGroup) -> list[Disturbance]:
-        return [each for some in (losses, delays, repeats, lives, pauses, breaks) for each in some(group)]
+        return [each for some in (losses, delays, repeats, lives, pauses, breaks, deaths) for each in some(group)]
 
     def pairs(group: SmallGroup) -> list[Disturbance]:
         return [*losses(group), *lives(group)]
@@ -119,6 +128,7 @@ def _try_everything() -> None:
             starts[name] = partial(group_that_begins, before, after, joined=joined)
     tell_of("anything", starts, anything, 1)
     tell_of("a loss or a life, twice", starts, pairs, 2)
+    tell_of("a death, twice", starts, deaths, 2)
 
 
 if __name__ == "__main__":
