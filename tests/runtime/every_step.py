@@ -189,6 +189,9 @@ class World:
         async def come(queue, epoch):
             await asyncio.sleep(LATENCY_S)
 
+    def look_at_end(self, member, handling):
+        """Called when a delivery has ended in a member."""
+
     def check_may_begin(self, member, identity, queue, epoch):
         if not member.may_begin or self.loop.time() > member.lost_s.get((queue, epoch), inf):
             self.fault(f"{identity} was begun although it was to be left to others")

@@ -11,6 +11,16 @@ import structlog
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, FlowEnded
 from lbg_runtime.core.flow.events import HandBackRequested
+from lbg_runtime.model.errors import (
+    BindFailed,
+    ConnectFailed,
+    PublishFailed,
+    PublishRefused,
+    RequestRefused,
+    SubscribeFailed,
+    TransportError,
+)
+from lbg_runtime.model.ids import QueueName
 from tests.runtime.distant_session import LATENCY_S
 from tests.runtime.every_step import World, play
 
@@ -90,6 +100,20 @@ MISHAPS = {
     "it is cancelled": Mishap(_leave("cancel")),
     "it is cancelled while it leaves": Mishap(_leave("stop", "cancel", after_s=LATENCY_S)),
 }
+
+
+TROUBLES = {
+    "open": [ConnectFailed("broker", "nothing listens there")],
+    "provision": [TransportError("no answer"), RequestRefused("provision", "not allowed"), 3.0],
+    "has_queue": [TransportError("no answer"), 3.0],
+    "subscribe": [SubscribeFailed("topic", "no answer"), SubscribeFailed("topic", "not allowed", permanent=True), 3.0],
+    "bind": [BindFailed(QueueName("orders/0"), "no answer"), 3.0, 20.0, RuntimeError("a defect")],
+    "send": [PublishFailed("topic", "no answer"), PublishRefused("topic", "no room"), 3.0, 20.0],
+    "unbind": [20.0, RuntimeError("a defect")],
+    "settle": [RuntimeError("a defect")],
+}
+"""What a call of the transport raises, or how many seconds longer it takes. A member may end with an exception that no
+protocol knows, and at its start."""
 
 
 def faults(world_class, mishaps=(), outcomes=None, trouble=None, may_raise=()):

@@ -13,17 +13,7 @@ import pytest
 
 from lbg_runtime.core.flow.events import UnbindFinished
 from lbg_runtime.journal.writer import RecordWriter
-from lbg_runtime.model.errors import (
-    BindFailed,
-    ConnectFailed,
-    LbgError,
-    PublishFailed,
-    PublishRefused,
-    RequestRefused,
-    SubscribeFailed,
-    TransportError,
-)
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.errors import LbgError
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow import settings as flow_settings
 from lbg_runtime.runtime.flow.member_flows import MemberFlows
@@ -32,7 +22,7 @@ from lbg_runtime.runtime.runners.pool import RunnerPool
 from lbg_runtime.runtime.supervisor import Supervisor
 from tests.core.restripe.broken_gates import HandlesWhatLiesBehindTheMarker
 from tests.runtime.every_step import World, play
-from tests.runtime.mishaps import MISHAPS, faults, steps_of, try_everything
+from tests.runtime.mishaps import MISHAPS, TROUBLES, faults, steps_of, try_everything
 from tests.runtime.worlds import (
     JournaledWorld,
     ParkingWorld,
@@ -88,19 +78,6 @@ OUTCOMES = {
     "raises what is no Exception": _fail_badly,
 }
 """What a handler does the first time."""
-
-TROUBLES = {
-    "open": [ConnectFailed("broker", "nothing listens there")],
-    "provision": [TransportError("no answer"), RequestRefused("provision", "not allowed"), 3.0],
-    "has_queue": [TransportError("no answer"), 3.0],
-    "subscribe": [SubscribeFailed("topic", "no answer"), SubscribeFailed("topic", "not allowed", permanent=True), 3.0],
-    "bind": [BindFailed(QueueName("orders/0"), "no answer"), 3.0, 20.0, RuntimeError("a defect")],
-    "send": [PublishFailed("topic", "no answer"), PublishRefused("topic", "no room"), 3.0, 20.0],
-    "unbind": [20.0, RuntimeError("a defect")],
-    "settle": [RuntimeError("a defect")],
-}
-"""What a call of the transport raises, or how many seconds longer it takes. A member may end with an exception that no
-protocol knows, and at its start."""
 
 
 @pytest.mark.parametrize("world_class", WORLDS)

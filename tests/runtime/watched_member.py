@@ -97,6 +97,7 @@ class WatchedMember:
         def counted_end(handling, outcome):
             self.ended += 1
             end(handling, outcome)
+            self.world.look_at_end(self, handling)
 
         self.dispatcher._prepare, self.dispatcher._end = counted_prepare, counted_end
 
@@ -115,11 +116,13 @@ class WatchedMember:
 
     @property
     def end(self):
-        """Its report, what it raised, "cancelled" or "killed"."""
+        """Its report, what it raised, or how it is."""
         if self.is_killed:
             return "killed"
         if self.task is None or self.task.cancelled():
             return "cancelled"
+        if not self.task.done():
+            return "still there"
         return self.task.exception() or self.task.result()
 
     def check_end(self, *, is_clean):
