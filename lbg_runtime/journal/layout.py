@@ -57,6 +57,10 @@ _DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
 ROW_GROUP_RECORDS = 100_000
 """The least that a reader in slices has in memory of each file."""
 
+_DIVIDED_RECORDS = 50_000
+"""Divided among the queues at a time: among thousands, a block gives tables of five rows, which take more than these.
+"""
+
 NO_RECORDS: Mapping[str, pa.Table] = {name: schema.empty_table() for name, schema in _BY_QUEUE.items()}
 """The tables of the queues' records, empty."""
 
@@ -278,15 +282,22 @@ def _pour(
 ) -> RecordFile:
     """Read a file and write its records as they come, each where its column of `PART_COLUMNS` says; those that have
     none stay in the file's batches."""
+
+    def divide(file: RecordFile, least: int) -> None:
+        for record_kind, column in PART_COLUMNS[kind].items():
+            if sum(batch.num_rows for batch in file.batches[record_kind]) < least:
+                continue
+            name = TABLE_OF_RECORDS[record_kind]
+            table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
+            file.batches[record_kind].clear()
+            parts.add(name, table, queues_of_column(table.column(column).to_numpy()))
+
     try:
         for file in read_blocks(path, kind, number):
-            for record_kind, column in PART_COLUMNS[kind].items():
-                name = TABLE_OF_RECORDS[record_kind]
-                table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
-                file.batches[record_kind].clear()
-                parts.add(name, table, queues_of_column(table.column(column).to_numpy()))
+            divide(file, _DIVIDED_RECORDS)
     except OSError as error:
         raise UserError(str(path), str(error.strerror), "a readable record file") from error
+    divide(file, 0)
     return file
 
 

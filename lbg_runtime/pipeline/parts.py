@@ -12,6 +12,7 @@ from lbg_runtime.validator.judge import judge
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.recall import forgotten_messages, recalled
+from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 
 SLICE_RECORDS = 500_000
@@ -29,9 +30,11 @@ def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
     return dict(sorted(parts.items())) or {0: []}
 
 
-def examine_part(run: Path, queues: Sequence[int], ack_window_ms: int) -> Examination:
-    """Run the kernel on the queues of one or several parts, in slices if there are many records. Raises `UserError`."""
-    whole = read_whole(run)
+def examine_part(run: Path, whole: RunTables, queues: Sequence[int], ack_window_ms: int) -> Examination:
+    """Run the kernel on the queues of one or several parts, in slices if there are many records. Raises `UserError`.
+
+    `whole` is `read_whole` of the run.
+    """
     if count_records(run, queues) <= 2 * SLICE_RECORDS:
         return examine(read_part(run, whole, queues), ack_window_ms)
     sliced = SlicedExamination(ack_window_ms)
@@ -58,4 +61,5 @@ def judge_run(run: Path, examinations: Sequence[Examination]) -> Verdict:
 
 def validate_locally(run: Path, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
     """The verdict on a laid out run, one part in memory at a time. Raises `UserError`."""
-    return judge_run(run, [examine_part(run, queues, ack_window_ms) for queues in parts_of_run(run).values()])
+    whole = read_whole(run)
+    return judge_run(run, [examine_part(run, whole, queues, ack_window_ms) for queues in parts_of_run(run).values()])

@@ -27,6 +27,8 @@ from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.schema import DISPATCHES
 from tests.validator.history import story
+from tests.validator.run_files import Run
+from tests.validator.script import Life
 
 
 def rows(table: pa.Table) -> list[tuple[object, ...]]:
@@ -50,6 +52,34 @@ def test_a_laid_out_run_has_the_same_records(journals: Path, tmp_path: Path) -> 
     assert count_records(run) == tables.dispatches.num_rows
     assert run.name.startswith("run=")
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(("at_a_time", "tables"), [(1_000_000, 1), (1, 2)], ids=["together", "in parts"])
+def test_many_blocks_of_a_file_are_divided_among_the_queues_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int, tables: int
+) -> None:
+    """A table of a few rows takes much more memory than these, and one waits for each block and queue."""
+    run = Run()
+    life = Life(run, "a").flow("active", 0)
+    for seq in range(1, 9):
+        life.handle(seq, 10 * seq, 10 * seq + 5, 10 * seq + 6)
+    run.write(tmp_path)
+    [journal] = tmp_path.glob("*.member.jsonl")
+    monkeypatch.setattr("lbg_runtime.journal.reader._BLOCK_BYTES", journal.stat().st_size // 2)
+    monkeypatch.setattr("lbg_runtime.journal.layout._DIVIDED_RECORDS", at_a_time)
+    written: list[int] = []
+
+    class Watched(pq.ParquetWriter):
+        def write_table(self, table: pa.Table, *_: object) -> None:
+            written.append(table.num_rows)
+            super().write_table(table)
+
+    monkeypatch.setattr("lbg_runtime.journal.layout.pq.ParquetWriter", Watched)
+    monkeypatch.setattr("lbg_runtime.journal.layout.ROW_GROUP_RECORDS", 1)
+
+    assert count_records(lay_out(tmp_path, tmp_path / "laid")) == 8
+
+    assert len([rows for rows in written if rows > 1]) == tables
 
 
 def test_a_run_is_named_by_its_id_as_far_as_a_folder_can_be(journals: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lbg_runtime.journal.layout import (
     lay_out_journal,
     lay_out_ledger,
     parts_of,
+    read_whole,
     record_files,
 )
 from lbg_runtime.model.errors import SparkUnavailable, UserError
@@ -37,7 +38,7 @@ _RESULTS = ["number", "result"]
 def validate_on_spark(spark: SparkSession, run: Path, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
     """The verdict on a laid out run, the same as from `validate_locally`. Raises `UserError` and as `run_tasks`."""
     parts = list(parts_of_run(run).values())
-    examinations = run_tasks(spark, parts, lambda queues: examine_part(run, queues, ack_window_ms))
+    examinations = run_tasks(spark, parts, lambda queues: examine_part(run, read_whole(run), queues, ack_window_ms))
     return judge_run(run, examinations)
 
 
