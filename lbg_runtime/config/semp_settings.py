@@ -45,7 +45,8 @@ class SempSettings(Section):
     """
 
     url: Annotated[str, BeforeValidator(management_url)]
-    """Scheme, host and port of the management API. The VPN is that of `connection.vpn`."""
+    """Scheme, host and port of the management API. The VPN is that of `connection.vpn`. Of a redundant pair, an address
+    that leads to the broker that is active."""
     username: Text = "admin"
     """Username of the administrator."""
     password: Secret = SecretStr("")
