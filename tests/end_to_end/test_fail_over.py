@@ -104,7 +104,7 @@ async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_
             pair = Pair(lbg, tmp_path, stack)
             active = await pair.activate(pair.first)
             standby = BrokerServer(OWN_HOST, pair.second)
-            standby.faults.refuse(Asked.LOGIN, 403, "Message VPN Unavailable")
+            standby.faults.refuse(Asked.LOGIN, 503, "Message VPN Unavailable")
             async with standby:
                 members = [pair.run_member("a", "auto"), pair.run_member("b", "public")]
                 await until_true(lambda: is_balanced(pair))

@@ -66,9 +66,14 @@ _BROKER_CERTIFICATE = (
     "connection.tls.trust_store"
 )
 _VPN = "a message VPN of this broker in connection.vpn, which is enabled there"
+_ACTIVE = "of a redundant pair, the one that is active, once one of them is"
+_REPLICATION_IS_STANDBY = 95
+_SERVICE_UNAVAILABLE = 115
 _EXPECTED: Mapping[int, str] = {
     Subcode.MSG_VPN_NOT_ALLOWED: _VPN,
-    Subcode.MSG_VPN_UNAVAILABLE: _VPN,
+    Subcode.MSG_VPN_UNAVAILABLE: f"{_VPN}; {_ACTIVE}",
+    _REPLICATION_IS_STANDBY: f"a broker in service: {_ACTIVE}",
+    _SERVICE_UNAVAILABLE: f"a broker in service: {_ACTIVE}",
     Subcode.CLIENT_NAME_INVALID: "a client name that the broker takes, in connection.client_name",
     Subcode.CLIENT_USERNAME_IS_SHUTDOWN: "a client username that is enabled on the broker",
     Subcode.CLIENT_ACL_DENIED: "an ACL profile of the client username that lets it connect from here",

@@ -14,7 +14,7 @@ from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, SubscribeFailed
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -90,6 +90,20 @@ async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
     assert reasons()[-2:] == ["Unauthorized", "Client Username Is Shutdown"]
     # The client's flows are as they were.
     assert "session_ended" not in [each["event"] for each in logged]
+
+
+@ONE_PATH
+@pytest.mark.parametrize("text", ["Message VPN Unavailable", "Replication Is Standby", "Service Unavailable"])
+async def test_who_is_refused_by_a_broker_in_standby_is_told_of_the_active_one(
+    broker: BrokerServer, make_transport: MakeTransport, text: str
+) -> None:
+    """Of a pair of which neither is active just then: no setting is wrong."""
+    broker.faults.refuse(Asked.LOGIN, 503, text)
+    with pytest.raises(ConnectFailed) as failure:
+        await make_transport("member").open()
+    assert failure.value.reason == text
+    assert failure.value.expected is not None
+    assert failure.value.expected.endswith("of a redundant pair, the one that is active, once one of them is")
 
 
 @pytest.mark.usefixtures("no_reconnects")
