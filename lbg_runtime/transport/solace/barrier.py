@@ -14,18 +14,20 @@ class Barrier:
     they sent.
     """
 
-    def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
-        """`question` runs on a control thread; it sends something and returns whether the broker has answered.
+    def __init__(self, threads: ControlThreads, question: Callable[[], int | None]) -> None:
+        """`question` runs on a control thread; it sends something, and returns the connection in which the broker has
+        answered, or None.
 
         An exception that it raises, or a want of memory to begin it, reaches all callers who share it.
         """
         self._threads = threads
         self._question = question
-        self._under_way: asyncio.Future[bool] | None = None
-        self._next: asyncio.Future[bool] | None = None
+        self._under_way: asyncio.Future[int | None] | None = None
+        self._next: asyncio.Future[int | None] | None = None
 
-    def ask(self) -> "asyncio.Future[bool]":
-        """Whether the broker has read all that was sent so far; the future is shared, so nobody may cancel it."""
+    def ask(self) -> "asyncio.Future[int | None]":
+        """The connection in which the broker has read all that was sent there so far, or None; the future is shared, so
+        nobody may cancel it."""
         if self._under_way is None:
             return self._begin(asyncio.get_running_loop().create_future())
         if self._next is None:
@@ -36,10 +38,10 @@ class Barrier:
         """The connection is gone: pending questions will never be answered."""
         for answer in (self._under_way, self._next):
             if answer is not None and not answer.done():
-                answer.set_result(False)
+                answer.set_result(None)
         self._under_way = self._next = None
 
-    def _begin(self, answer: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
+    def _begin(self, answer: "asyncio.Future[int | None]") -> "asyncio.Future[int | None]":
         try:
             asked = self._threads.begin(self._question)
         except MemoryError as error:
@@ -50,7 +52,7 @@ class Barrier:
             asked.add_done_callback(partial(self._answered, answer))
         return answer
 
-    def _answered(self, answer: "asyncio.Future[bool]", asked: "asyncio.Future[bool]") -> None:
+    def _answered(self, answer: "asyncio.Future[int | None]", asked: "asyncio.Future[int | None]") -> None:
         if answer is not self._under_way:
             return
         self._under_way = None

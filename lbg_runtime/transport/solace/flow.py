@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +83,14 @@ class SolaceFlow:
     __slots__ = (
         "_end_reason",
         "_ending",
-        "_has_read",
+        "_heard_in",
         "_inbox",
         "_intake_open",
         "_is_flush_due",
         "_obstacle",
         "_path",
         "_receiver",
+        "_sent_in",
         "_session",
         "_sink",
         "_state",
@@ -108,10 +110,10 @@ class SolaceFlow:
         epoch: Epoch,
         sink: FlowSink,
         make_path: MakePath,
-        has_read: Callable[[], Awaitable[bool]],
+        heard_in: Callable[[], Awaitable[int | None]],
         window: int,
     ) -> None:
-        """`has_read`: whether the broker is known to have read all that the session sent so far.
+        """`heard_in`: the connection in which the broker is known to have read all that was sent there so far.
 
         `window`: see `SolaceSettings.flow_window`.
         """
@@ -120,7 +122,7 @@ class SolaceFlow:
         self._inbox = inbox
         self._threads = threads
         self._sink = sink
-        self._has_read = has_read
+        self._heard_in = heard_in
         self._window = window
         self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
@@ -135,6 +137,8 @@ class SolaceFlow:
         """The broker has ended it, and the news of that came when it was being given up already."""
         self._ending: asyncio.Future[None] | None = None
         self._session: SolaceSession | None = None
+        self._sent_in: int | None = None
+        """The connection in which it was given up, with its settlements."""
         self._receiver: Any = None
 
     # -- on a control thread
@@ -197,6 +201,8 @@ class SolaceFlow:
         try:
             with self._session.calls.one():
                 try:
+                    with suppress(*CLIENT_ERRORS):
+                        self._sent_in = self._session.connection()
                     receiver.terminate(grace_period=0)
                 finally:
                     # If `terminate` gave up half-way, the library would bind the flow again and take messages.
@@ -258,13 +264,18 @@ class SolaceFlow:
         self._apply_intake()
 
     async def unbind(self) -> bool:
-        """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so this asks for one."""
+        """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so this asks for one.
+
+        That of a later connection says nothing: what was sent before was lost with its own.
+        """
         was_live, self._state = self.is_live, HandleState.DEAD
         if was_live:
             self._ending = self._threads.begin(self.terminate)
         if self._ending is not None:
             await wait_to_the_end(self._ending)
-        return was_live and await self._has_read() and not self._was_ended
+        if not was_live or self._sent_in is None:
+            return False
+        return await self._heard_in() == self._sent_in and not self._was_ended
 
     # -- for the transport
 

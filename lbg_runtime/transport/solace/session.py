@@ -227,24 +227,28 @@ class SolaceSession:
     def heard(self) -> tuple[int, int] | None:
         """The connection, and how much the broker has said so far, keep-alives included; None if that is not known."""
         with suppress(PubSubPlusClientError), self.calls.one():
-            return self._connection(), int(self.service.metrics().get_value(Metric.CONTROL_MESSAGES_RECEIVED))
+            return self.connection(), int(self.service.metrics().get_value(Metric.CONTROL_MESSAGES_RECEIVED))
         return None
 
-    def is_heard(self) -> bool:
-        """Whether the broker answers something sent now, and so has read what this connection sent before."""
-        try:
-            with self.calls.one():
-                return self._is_heard_in(self._connection())
-        except CLIENT_ERRORS:
-            return False
+    def heard_in(self) -> int | None:
+        """The connection in which the broker answers something sent now, and so has read what was sent in it before;
+        None if it does not answer."""
+        with suppress(*CLIENT_ERRORS), self.calls.one():
+            connection = self.connection()
+            if self._is_heard_in(connection):
+                return connection
+        return None
 
-    def _connection(self) -> int:
-        """Grows with each attempt to connect; unlike the client's listeners, who hear of an outage late, in time."""
+    def connection(self) -> int:
+        """Grows with each attempt to connect; unlike the client's listeners, who hear of an outage late, in time.
+
+        Called within one of the `calls`.
+        """
         return int(self.service.metrics().get_value(Metric.CONNECTION_ATTEMPTS))
 
     def _is_heard_in(self, connection: int) -> bool:
         """Whether the broker answers something sent now, in this connection and not in a later one."""
-        if self.calls.over.done() or self._connection() != connection:
+        if self.calls.over.done() or self.connection() != connection:
             # Not asked then: the answer may take as long as an outage.
             return False
         try:
@@ -253,17 +257,17 @@ class SolaceSession:
             if not is_subscription_refused(error):
                 return False
         # What an outage leaves unanswered passes for done in the client.
-        return self._connection() == connection
+        return self.connection() == connection
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`; raises `TransportError` also if the connection was lost meanwhile."""
         try:
             with self.calls.one():
-                connection = self._connection()
+                connection = self.connection()
                 try:
                     native.provision_queue(self.service, queue, subscriptions)
                 except CLIENT_ERRORS:
-                    if self._connection() == connection:
+                    if self.connection() == connection:
                         raise
                 # A request that was cut off passes for done, and the next one may be refused for want of it. The client
                 # may say so before it begins to connect again: that shows when the next answer is there.
@@ -293,7 +297,7 @@ class SolaceSession:
         found: list[Message] = []
         try:
             with self.calls.one(), self._browsing("browse", queue, BROWSER_WINDOW) as browser:
-                connection = self._connection()
+                connection = self.connection()
                 while (inbound := self._next_of(browser, quiet_ms, connection)) is not None:
                     found.append(read_message(inbound))
                     if is_last is not None and is_last(found[-1]):
@@ -332,7 +336,7 @@ class SolaceSession:
             if inbound is None and browser.is_running():
                 return None
         # A browser that comes back after an outage begins again; one that does not would pass for the end of the queue.
-        if inbound is None or self.calls.over.done() or self._connection() != connection:
+        if inbound is None or self.calls.over.done() or self.connection() != connection:
             raise PubSubPlusClientError("the connection was lost")
         return inbound
 

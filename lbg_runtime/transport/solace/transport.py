@@ -221,9 +221,9 @@ class SolaceTransport:
         session, inbox, make_path = self._session, self._inbox, self._make_path
         if session is None or inbox is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, NOT_CONNECTED)
-        window, has_read = self._settings.flow_window, partial(self._has_read, session)
+        window, heard_in = self._settings.flow_window, partial(self._heard_in, session)
         try:
-            flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
+            flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, heard_in, window)
         except OSError as error:
             # The first path takes a pipe, and the process may open no more files.
             raise BindFailed(queue, f"no pipe for its messages: {error}") from error
@@ -338,7 +338,7 @@ class SolaceTransport:
         take = partial(self._session_event, making)
         session = await making.make(inbox, take, self._make_publisher, self._former_token, self._direct)
         self._session = session
-        self._barrier = Barrier(self._threads, session.is_heard)
+        self._barrier = Barrier(self._threads, session.heard_in)
         held, self._held = self._held, []
         for message, future in held:
             if future.done():
@@ -392,10 +392,10 @@ class SolaceTransport:
         if self._session is not None and self._settings.reconnects:
             self._replace(self._session, f"logs in again: {lack}")
 
-    async def _has_read(self, session: "SolaceSession") -> bool:
+    async def _heard_in(self, session: "SolaceSession") -> int | None:
         # Another session's answer says nothing of what this one sent.
         if session is not self._session or self._barrier is None or not self._connected.is_set():
-            return False
+            return None
         asked = self._barrier.ask()
         # Others share it, so a cancellation must not reach it.
         await asyncio.wait([asked])

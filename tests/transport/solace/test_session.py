@@ -199,7 +199,7 @@ def session_of(library: Library) -> SolaceSession:
 
 
 def ask(session: SolaceSession) -> object:
-    return session.is_heard()
+    return session.heard_in()
 
 
 def subscribe(session: SolaceSession) -> object:
@@ -295,7 +295,7 @@ def expect_to_be_freed_after(library: Library, session: SolaceSession, call: Cal
 def test_a_session_that_is_over_is_not_asked(library: Library) -> None:
     session = session_of(library)
     session.disconnect()
-    assert not session.is_heard()
+    assert session.heard_in() is None
     for call in (subscribe, subscribe_anew):
         with pytest.raises(SubscribeFailed, match="the session ended") as failure:
             call(session)

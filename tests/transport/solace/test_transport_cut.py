@@ -1,6 +1,7 @@
 """What comes of a request when the connection is cut: the client reconnects, and says that it was done."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import RequestRefused, TransportError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.conformance_steps import bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -97,9 +100,41 @@ async def test_a_connection_that_was_cut_is_not_heard(broker: BrokerServer, tran
     """What was sent on it may not have been read, whatever the next one says."""
     session = transport._session
     assert session is not None
-    assert await asyncio.to_thread(session.is_heard)
+    assert await asyncio.to_thread(session.heard_in) is not None
     broker.faults.stall("first")
-    asking = asyncio.ensure_future(asyncio.to_thread(session.is_heard))
+    asking = asyncio.ensure_future(asyncio.to_thread(session.heard_in))
     await cut_unread(broker, asking)
     async with asyncio.timeout(PATIENCE_S):
-        assert not await asking
+        assert await asking is None
+
+
+async def test_an_unbind_that_was_cut_off_is_not_confirmed_by_the_next_connection(
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settlement was lost, and came again with no fault on record. The client's listeners tell late of the cut."""
+    loop, session, barrier = asyncio.get_running_loop(), transport._session, transport._barrier
+    assert session is not None
+    assert barrier is not None
+
+    async def cut() -> None:
+        assert broker.faults.drop("first")
+        broker.faults.clear()
+
+    def ask_when_it_is_back() -> int:
+        before = session.connection()
+        asyncio.run_coroutine_threadsafe(cut(), loop).result(PATIENCE_S)
+        while (found := session.heard_in()) in (None, before):
+            time.sleep(0.005)  # in time, the client tells nobody
+        return found
+
+    flow, recorder = await bind(transport)
+    await publish(transport, 1)
+    [delivery] = await recorder.until_received(1)
+    monkeypatch.setattr(barrier, "_question", ask_when_it_is_back)
+    # What they tell is that of an older session, then.
+    monkeypatch.setattr(transport, "_making", None)
+    broker.faults.stall("first")
+    flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+    async with asyncio.timeout(PATIENCE_S):
+        assert not await flow.unbind()
+    assert broker.engine.queue_depth(DEFAULT_VPN, QueueName("orders/0")) == 1
