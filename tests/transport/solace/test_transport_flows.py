@@ -13,6 +13,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.conformance_steps import SECOND, bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.transport.solace.flow import SolaceFlow
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import eventually, opened, publish
 
@@ -34,7 +35,8 @@ async def test_an_unbind_waits_until_the_broker_has_read_it(
     broker.faults.stall("first")
     flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
     unbinding = asyncio.ensure_future(flow.unbind())
-    # The client is done with it as soon as it is sent.
+    # The client is done with it as soon as it is sent; on a busy machine a thread may come to that late.
+    await eventually(lambda: isinstance(flow, SolaceFlow) and flow._ending is not None and flow._ending.done())
     await asyncio.wait([unbinding], timeout=0.2)
     assert not unbinding.done()
     if not goes_on:
