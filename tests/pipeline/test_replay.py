@@ -263,14 +263,21 @@ def test_a_dry_run_counts(landed: LogOnDisk) -> None:
     assert (counted.selected, counted.sent, counted.first_us, counted.last_us) == (4, 0, 100, 500)
 
 
-@pytest.fixture
-async def session() -> AsyncIterator[MemoryTransport]:
+@asynccontextmanager
+async def on_memory(*_: object, **__: object) -> AsyncIterator[MemoryTransport]:
+    """A session on a broker with a queue that takes everything."""
     broker = MemoryBroker()
     broker.create_queue("all", [">"])
     session = MemoryTransport(broker, "replayer")
     await session.open()
     yield session
     await session.close()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[MemoryTransport]:
+    async with on_memory() as session:
+        yield session
 
 
 def publisher_on(session: MemoryTransport) -> HashedPublisher:
@@ -385,16 +392,6 @@ def test_options_that_cannot_be_are_the_users_mistake(
 @pytest.fixture
 def lbg_replay(landed: LogOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command, on a memory broker."""
-
-    @asynccontextmanager
-    async def on_memory(*_: object, **__: object) -> AsyncIterator[MemoryTransport]:
-        broker = MemoryBroker()
-        broker.create_queue("all", [">"])
-        session = MemoryTransport(broker, "replayer")
-        await session.open()
-        yield session
-        await session.close()
-
     monkeypatch.setattr(publishing, "open_session", on_memory)
     config = tmp_path / "config.yaml"
     config.write_text("group: {name: orders, hash_prefix: hp, hash_count: 8, queue_count: 4}\n")

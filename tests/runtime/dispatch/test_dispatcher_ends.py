@@ -16,6 +16,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.handlers.registry import Handlers
 from tests.runtime.conftest import DispatcherRig
+from tests.runtime.error_queue import TakingErrorQueue
 
 QUEUE = QueueName("orders/0")
 
@@ -307,11 +308,6 @@ def test_when_a_handler_has_ended_the_process_each_delivery_ends_once_however_la
 # -- what did not happen to a key's first message
 
 
-class _ErrorQueue:
-    async def take(self, handling, report):
-        return "errors"
-
-
 @pytest.mark.parametrize(
     "options", [{"attempts": 2, "then": "error_queue"}, {"terminal": [ValueError], "then": "error_queue"}]
 )
@@ -323,7 +319,7 @@ async def test_a_message_that_is_moved_leaves_its_key_to_be_met(rig, delivery, o
         if message.payload == b"1":
             raise ValueError("always")
 
-    made = rig(handle, error_queue=_ErrorQueue(), options=options)
+    made = rig(handle, error_queue=TakingErrorQueue(), options=options)
     async with made.running():
         for number in (1, 2, 3):
             made.dispatcher.dispatch(delivery(number))

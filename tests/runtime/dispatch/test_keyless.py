@@ -10,6 +10,7 @@ from lbg_runtime.model.message import FencingToken
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.parked_queue import lane_name
+from tests.runtime.error_queue import TakingErrorQueue
 
 BY_CUSTOMER = {"key": "property:customer"}
 
@@ -62,19 +63,11 @@ async def test_what_is_handled_in_no_order_is_parked_alone_whatever_an_earlier_l
     assert len(set(parked_as)) == 4
 
 
-class _ErrorQueue:
-    def __init__(self):
-        self.errors = []
-
-    async def take(self, handling, report):
-        self.errors.append((handling.delivery.delivery_id, report.error))
-
-
 async def test_one_that_counts_as_failed_goes_the_way_of_its_handlers_policy(rig, delivery):
     async def handle(message):
         raise AssertionError
 
-    error_queue = _ErrorQueue()
+    error_queue = TakingErrorQueue()
     made = _made(rig, handle, "error", error_queue=error_queue, failure={"then": "error_queue"})
     with capture_logs() as logs:
         async with made.running():
@@ -82,7 +75,7 @@ async def test_one_that_counts_as_failed_goes_the_way_of_its_handlers_policy(rig
                 made.dispatcher.dispatch(delivery(number, topic="h/4/orders/new"))
             await made.until_ended(2)
     error = "KeyMissing: no key by the rule of group.key"
-    assert error_queue.errors == [(1, error), (2, error)]
+    assert error_queue.taken == [(1, 1, error), (2, 1, error)]
     assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
     failed = [line for line in logs if line["event"] == "handling_failed"]
     assert [(line["reason"], line.get("exc_info")) for line in failed] == [(error, None)] * 2

@@ -19,6 +19,7 @@ from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+from tests.runtime.error_queue import TakingErrorQueue
 from tests.runtime.handlers.batch_desk import Desk, batch_handlers
 
 QUEUE = QueueName("orders/0")
@@ -117,44 +118,36 @@ async def test_each_message_is_settled_for_itself(rig, delivery):
 
 
 async def test_what_a_handler_raises_is_the_failure_of_all_that_is_not_settled(rig, delivery):
-    desk, moved = Desk(), []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append((handling.delivery.delivery_id, report.error))
+    desk, queue = Desk(), TakingErrorQueue()
 
     async def act(batch):
         batch[1].accept()
         raise TerminalFailure("no")
 
     desk.act = act
-    made = rig(handlers=batch_handlers(desk.handle, then="error_queue"), error_queue=ErrorQueue())
+    made = rig(handlers=batch_handlers(desk.handle, then="error_queue"), error_queue=queue)
     async with MemberResources().entered(()), made.running():
         for number in range(3):
             made.dispatcher.dispatch(delivery(number, f"k{number}"))
         await made.until_ended(3)
-    assert moved == [(0, "TerminalFailure: no"), (2, "TerminalFailure: no")]
+    assert queue.taken == [(0, 1, "TerminalFailure: no"), (2, 1, "TerminalFailure: no")]
 
 
 async def test_a_body_that_does_not_fit_keeps_nobody_from_the_batch(rig, delivery):
     class Order(BaseModel):
         number: int
 
-    batches, moved = [], []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(handling.delivery.delivery_id)
+    batches, queue = [], TakingErrorQueue()
 
     async def handle(batch: Batch[Order]) -> None:
         batches.append(batch)
 
     handlers = Handlers()
     handlers.batch_handler("orders/>", max_count=2, max_wait="1s", then="error_queue")(handle)
-    made = rig(handlers=handlers, error_queue=ErrorQueue())
+    made = rig(handlers=handlers, error_queue=queue)
     async with MemberResources().entered(()), made.running():
         await made.handle(delivery(1))
-    assert (batches, moved) == ([], [1])
+    assert (batches, len(queue.taken)) == ([], 1)
 
 
 async def test_a_batch_that_takes_too_long_is_cut_short_for_all_and_tried_again(rig, delivery):

@@ -15,6 +15,7 @@ from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.handlers.routes import check_states
+from tests.runtime.error_queue import TakingErrorQueue
 
 
 def _noting(seen, name):
@@ -110,19 +111,11 @@ async def test_one_that_swallows_a_failure_settles_nothing(rig, delivery):
     assert made.ends[0].attempts == len(attempts) == 3
 
 
-class _ErrorQueue:
-    def __init__(self):
-        self.reports = []
-
-    async def take(self, handling, report):
-        self.reports.append(report)
-
-
 async def _moved(rig, app, delivery):
     """The error that the message failed with for good."""
-    error_queue = _ErrorQueue()
+    error_queue = TakingErrorQueue()
     await _handled(rig, app, delivery(1), failure={"then": "error_queue"}, error_queue=error_queue)
-    return error_queue.reports[0].error
+    return error_queue.errors[0]
 
 
 async def test_one_that_does_not_call_the_handler_settles_nothing(rig, delivery):

@@ -21,6 +21,7 @@ from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
+from tests.runtime.error_queue import TakingErrorQueue
 
 
 class Order(BaseModel):
@@ -98,21 +99,17 @@ async def test_a_body_alone_is_decoded(rig, delivery):
 
 
 async def test_a_body_that_does_not_fit_fails_terminally_before_the_handler(rig, delivery):
-    given, moved = [], []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(report.error)
+    given, queue = [], TakingErrorQueue()
 
     async def handle(order: Order) -> None:
         given.append(order)
 
     made = await _dispatched(
-        rig, delivery(7), handle, error_queue=ErrorQueue(), failure={"attempts": 9, "then": "error_queue"}
+        rig, delivery(7), handle, error_queue=queue, failure={"attempts": 9, "then": "error_queue"}
     )
     assert given == []
     assert made.ends[0].attempts == 1
-    assert moved[0].startswith("BodyRefused: the body is no Order: Input should be an object")
+    assert queue.errors[0].startswith("BodyRefused: the body is no Order: Input should be an object")
 
 
 @pytest.mark.parametrize(

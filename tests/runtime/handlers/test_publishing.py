@@ -19,6 +19,7 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.testing import running
 from lbg_runtime.transport.base import MAX_TOGETHER
+from tests.runtime.error_queue import TakingErrorQueue
 
 
 class _Messenger:
@@ -243,20 +244,16 @@ async def test_the_clean_up_of_a_generator_is_over_before_the_next_of_its_key_be
 
 @pytest.mark.parametrize("payload", [None, 7, "text", [1]])
 async def test_a_message_whose_payload_is_none_is_a_terminal_failure(rig, delivery, payload):
-    moved = []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(report.error)
+    queue = TakingErrorQueue()
 
     async def handle(message: Message):
         yield Message("out/1", payload)
 
-    made = rig(handle, options={"then": "error_queue"}, error_queue=ErrorQueue())
+    made = rig(handle, options={"then": "error_queue"}, error_queue=queue)
     async with MemberResources(_Messenger()).entered(()), made.running():
         await made.handle(delivery(1))
-    assert len(moved) == 1
-    assert "a payload is bytes" in moved[0]
+    (error,) = queue.errors
+    assert "a payload is bytes" in error
 
 
 @pytest.mark.parametrize("transacted", [False, True])
@@ -287,22 +284,18 @@ async def test_a_message_that_can_never_be_sent_ends_the_attempts(transacted, to
 
 
 async def test_nothing_may_be_published_and_anything_else_is_a_terminal_failure(rig, delivery):
-    moved = []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(report.error)
+    queue = TakingErrorQueue()
 
     async def handle(body: bytes):
         return {b"1": None, b"2": "text", b"3": ["text"], b"4": 7}[body]
 
-    made = rig(handle, options={"publishes": True, "then": "error_queue"}, error_queue=ErrorQueue())
+    made = rig(handle, options={"publishes": True, "then": "error_queue"}, error_queue=queue)
     async with MemberResources(_Messenger()).entered(()), made.running():
         for number in (1, 2, 3, 4):
             made.dispatcher.dispatch(delivery(number))
         await made.until_ended(4)
-    assert len(moved) == 3
-    assert all("TerminalFailure" in error and "no Message" in error for error in moved)
+    assert len(queue.errors) == 3
+    assert all("TerminalFailure" in error and "no Message" in error for error in queue.errors)
 
 
 async def test_a_member_publishes_on_its_own_session(trial):
@@ -370,17 +363,13 @@ async def test_a_handler_that_fails_on_its_way_publishes_nothing_in_a_transactio
 
 
 async def test_no_message_is_no_transaction_and_too_many_are_a_terminal_failure(rig, delivery):
-    messenger, moved = _Messenger(), []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(report.error)
+    messenger, queue = _Messenger(), TakingErrorQueue()
 
     async def handle(body: bytes):
         for number in range({b"1": 0, b"2": MAX_TOGETHER, b"3": MAX_TOGETHER + 1}[body]):
             yield _out(str(number))
 
-    made = rig(handle, options={"transacted": True, "then": "error_queue"}, error_queue=ErrorQueue())
+    made = rig(handle, options={"transacted": True, "then": "error_queue"}, error_queue=queue)
     async with MemberResources(messenger).entered(()), made.running():
         for number in (1, 2, 3):
             made.dispatcher.dispatch(delivery(number))
@@ -388,7 +377,7 @@ async def test_no_message_is_no_transaction_and_too_many_are_a_terminal_failure(
         messenger.confirm(0)
         await made.until_ended(3)
     assert len(messenger.sent) == 1
-    (error,) = moved
+    (error,) = queue.errors
     assert "publishes more than 256 messages in a transaction" in error
 
 

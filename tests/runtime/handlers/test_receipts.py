@@ -14,6 +14,7 @@ from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from tests.patience import PATIENCE_S
+from tests.runtime.error_queue import TakingErrorQueue
 
 QUEUE = QueueName("orders/0")
 
@@ -69,13 +70,8 @@ async def test_receipts_take_no_runner_from_others(rig, delivery):
 
 
 async def test_one_that_fails_is_tried_again_and_may_be_terminal(rig, delivery):
-    desk, moved = _Desk(), []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append((report.attempts, report.error))
-
-    made = rig(desk.handle, error_queue=ErrorQueue(), failure={"then": "error_queue"})
+    desk, queue = _Desk(), TakingErrorQueue()
+    made = rig(desk.handle, error_queue=queue, failure={"then": "error_queue"})
     async with made.running():
         made.dispatcher.dispatch(delivery(1))
         (await desk.next()).fail("no stock")
@@ -83,7 +79,7 @@ async def test_one_that_fails_is_tried_again_and_may_be_terminal(rig, delivery):
         (await desk.next()).fail(KeyboardInterrupt())
         (await desk.next()).fail(TerminalFailure("no such customer"))
         await made.until_ended(1)
-    assert moved == [(4, "TerminalFailure: no such customer")]
+    assert queue.taken == [(1, 4, "TerminalFailure: no such customer")]
 
 
 async def test_a_settlement_after_the_timeout_is_late_and_another_attempt_runs(rig, delivery):

@@ -24,6 +24,7 @@ from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from tests.garbage import own_garbage
+from tests.runtime.error_queue import TakingErrorQueue
 
 if TYPE_CHECKING:
     KnownToTypeCheckers = Message
@@ -58,22 +59,17 @@ KINDS = [_coroutine, _generator, _async_generator, _map]
 
 async def _ends(rig, delivery, function=None, **arguments):
     """What a message was moved with; None where it was settled."""
-    moved = []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append((report.error, handling.attempts))
-
-    made = rig(function, error_queue=ErrorQueue(), failure={"then": "error_queue"}, **arguments)
+    queue = TakingErrorQueue()
+    made = rig(function, error_queue=queue, failure={"then": "error_queue"}, **arguments)
     with warnings.catch_warnings(record=True) as caught, own_garbage():
         warnings.simplefilter("always")
         async with MemberResources(_Messenger(), thread_count=2).entered(()), made.running():
             await made.handle(delivery(1))
     assert [str(each.message) for each in caught] == []
     assert made.outcomes() == {1: Outcome.ACCEPTED}, "as it is settled when it lies on the error queue"
-    if not moved:
+    if not queue.taken:
         return None
-    ((error, attempts),) = moved
+    ((_, attempts, error),) = queue.taken
     assert attempts == 1
     return error
 
