@@ -31,6 +31,7 @@ from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests import members
 from tests.chance import seed_members
 from tests.runtime.scripted import Trial
 
@@ -216,19 +217,7 @@ class MemberTrial:
         self.sessions[name] = MemoryTransport(self.broker, f"{name}-{next(self._clients)}")
         return App(handlers, settings, session=self.sessions[name], **place)
 
-    @asynccontextmanager
-    async def running(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:
-        """With these members at work; those still there at the end are stopped, and what has ended one is raised."""
-        tasks = [asyncio.ensure_future(app.run()) for app in apps]
-        try:
-            yield tasks
-        finally:
-            for app in apps:
-                app.stop()
-            await asyncio.wait(tasks, timeout=120)
-            for task in tasks:
-                if not task.cancelled():
-                    task.result()
+    running = staticmethod(members.running)
 
     @asynccontextmanager
     async def at_work(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:

@@ -16,6 +16,7 @@ from lbg_runtime.sidecar.application import ApplicationUnreachable, MaySend, Res
 from lbg_runtime.sidecar.sidecar import sidecar_app
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests import members
 from tests.chance import seed_members
 from tests.sidecar.events import stamps
 
@@ -130,14 +131,8 @@ class SidecarTrial:
     @asynccontextmanager
     async def running(self, app) -> AsyncIterator[asyncio.Task]:
         """With the member at work; it is stopped at the end."""
-        task = asyncio.ensure_future(app.run())
-        try:
+        async with members.running(app) as (task,):
             yield task
-        finally:
-            app.stop()
-            await asyncio.wait([task], timeout=120)
-            if not task.cancelled():
-                task.result()
 
     @asynccontextmanager
     async def at_work(self, app) -> AsyncIterator[asyncio.Task]:

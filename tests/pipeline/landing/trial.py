@@ -20,6 +20,7 @@ from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.runtime.app import App
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests import members
 
 QUEUES = 2
 PATIENCE_S = 300
@@ -53,17 +54,9 @@ class Trial:
 
     @asynccontextmanager
     async def running(self, *apps: App) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(app.run()) for app in apps]
-        try:
+        async with members.running(*apps):
             await self.until(lambda: len(self.fed()) == QUEUES)
             yield
-        finally:
-            for app in apps:
-                app.stop()
-            await asyncio.wait(tasks, timeout=120)
-            for task in tasks:
-                if not task.cancelled():
-                    task.result()
 
     async def publish(self, count: int, keys: int = 5) -> None:
         if self._publisher is None:
