@@ -32,6 +32,10 @@ path_option, path_argument = partial(typer.Option, readable=False), partial(type
 """For a path: what may not be read is told by whoever reads it, in one line, and not by typer with the usage."""
 
 Config = Annotated[Path, path_option(help="Settings file of the group.")]
+Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
+Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")]
+Rate = Annotated[int, typer.Option(min=1, max=5_000, help="Messages published per second.")]
+Ledger = Annotated[Path | None, path_option(help="Folder for the ledger of confirmed messages.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ExitWithParent = Annotated[
     bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
+from lbg_runtime.cli.options import Config, Json, Key, complain, group_settings, print_json
 from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 parked = typer.Typer(no_args_is_help=True, help="Keys that were parked with their messages.")
 
-Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
 IsLane = Annotated[
     bool, typer.Option("--lane", help="KEY is a lane as `lbg parked list` shows it, for messages without a key.")
 ]

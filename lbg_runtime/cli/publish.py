@@ -18,10 +18,10 @@ from lbg_runtime.cli.options import (
     Config,
     ExitWithParent,
     Json,
+    Ledger,
     complain,
     duration_ms,
     insist_on_finite,
-    path_option,
     print_json,
 )
 from lbg_runtime.model.counted import counted
@@ -102,7 +102,7 @@ def publish(
     duration: Annotated[
         str | None, typer.Option(metavar=DURATION, help="Generate messages for this long, such as 30s.")
     ] = None,
-    ledger: Annotated[Path | None, path_option(help="Folder for the ledger of confirmed messages.")] = None,
+    ledger: Ledger = None,
     json: Json = False,
     exit_with_parent: ExitWithParent = False,
 ) -> None:

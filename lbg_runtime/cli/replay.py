@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.landing import Directory, readable, time_text
-from lbg_runtime.cli.options import Config, Json, complain, insist_on_finite, path_option, print_json
+from lbg_runtime.cli.options import Config, Json, Ledger, complain, insist_on_finite, print_json
 from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
@@ -43,7 +43,7 @@ def replay(
     key: Annotated[str | None, typer.Option(help="Only this key.")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Highest number of messages per second.")] = None,
-    ledger: Annotated[Path | None, path_option(help="Folder for the ledger of confirmed messages.")] = None,
+    ledger: Ledger = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
     ] = False,

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
-from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings, print_json
+from lbg_runtime.cli.options import Config, Json, Key, ListenFor, complain, group_settings, print_json
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def why(
-    key: Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")],
+    key: Key,
     config: Config = Path("config.yaml"),
     listen: ListenFor = None,
     json: Json = False,

@@ -6,13 +6,10 @@ sends a frame for each (docs/protocol.md), unless the runtime prevents that. So 
 many handlers at a time.
 """
 
-from typing import Annotated
-
-import typer
-
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
+from lbg_runtime.cli.bench.options import MessagesOfBurst, Rounds
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 GOAL = 0.25
@@ -26,7 +23,7 @@ ARMS = {NO_OP: (256, 64, (0.0, 0.0)), FEW: (256, 256, WAIT_MS), MANY: (2_000, 2_
 
 
 def acks(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 50_000,
+    messages: MessagesOfBurst = 50_000,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,

@@ -21,9 +21,10 @@ from typing import Annotated, Any
 
 import typer
 
+from lbg_runtime.cli.bench.options import Messages, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 QUEUE_COUNTS = (10, 1_000, 10_000)
@@ -41,7 +42,7 @@ Measured = dict[tuple[str, str], list[float]]
 
 
 def broker(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one measurement.")] = 60_000,
+    messages: Messages = 60_000,
     spooled: Annotated[int, typer.Option(min=1_000, help="Number of 1 KB messages to spool.")] = 200_000,
     queues: Annotated[int, typer.Option(min=1, max=10_000, help="Queues to bind.")] = 1_000,
     members: Annotated[int, typer.Option(min=1, max=100, help="Members, each of which binds all queues.")] = 10,

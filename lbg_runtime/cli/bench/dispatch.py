@@ -8,12 +8,10 @@ peers, as nothing else keeps keys in order, settles after handling, and can be d
 
 import logging
 import os
-from typing import Annotated
 
-import typer
-
+from lbg_runtime.cli.bench.options import KEY_COUNTS, KeyCounts, Messages, Rounds
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 from lbg_runtime.model.counted import counted
 
@@ -22,11 +20,9 @@ PROFILED_ROUNDS = 10
 
 
 def dispatch(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one measurement.")] = 100_000,
+    messages: Messages = 100_000,
     rounds: Rounds = 5,
-    keys: Annotated[
-        list[int] | None, typer.Option(min=1, help="Number of different keys; repeatable. Default: 1, 100 and 10,000.")
-    ] = None,
+    keys: KeyCounts = None,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
@@ -40,7 +36,7 @@ def dispatch(
     quiet_log(logging.ERROR)
     rows: list[Row] = []
     ratios: list[Ratio] = []
-    key_counts = keys or [1, 100, 10_000]
+    key_counts = keys or KEY_COUNTS
     for count in key_counts:
         case = counted(count, "key")
         tell("dispatch", case)

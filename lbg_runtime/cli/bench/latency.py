@@ -19,9 +19,10 @@ from typing import Annotated, Any
 
 import typer
 
+from lbg_runtime.cli.bench.options import Rounds
 from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, end_of, hear, run_arm, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 PEER = "callback"

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
+from lbg_runtime.cli.bench.options import Rounds
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.live.tail import accepted_dispatches
-from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.options import DURATION, Json, Keys, Rate, duration_ms
 from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import LbgError
@@ -63,8 +64,6 @@ class Course:
         self.phases.append(Phase(name, start_ns, time.monotonic_ns()))
 
 
-Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")]
-Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")]
 Steady = Annotated[
     str, typer.Option(metavar=DURATION, help="Time without an event, during which owner changes are counted.")
 ]

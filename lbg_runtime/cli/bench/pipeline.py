@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell
+from lbg_runtime.cli.bench.options import Rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.options import Json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.model.errors import UserError

@@ -18,8 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lbg_runtime.cli.bench.options import Messages, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 ATTEMPTS = 3
@@ -59,7 +60,7 @@ Measured = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 def poison(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one measurement.")] = 200_000,
+    messages: Messages = 200_000,
     keys: Annotated[int, typer.Option(min=10, help="Number of keys besides the poisoned one.")] = 1_000,
     rounds: Rounds = 3,
     json: Json = False,

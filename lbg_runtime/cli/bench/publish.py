@@ -15,13 +15,12 @@ machine the rates of different minutes are not comparable.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from lbg_runtime.cli.bench.options import MessagesOfFastArms, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 ARMS = ("receipts", "await_ack", "public", "fast", "hashed")
@@ -41,9 +40,7 @@ Measured = Mapping[str, list[dict[str, float]]]
 
 
 def publish(
-    messages: Annotated[
-        int, typer.Option(min=600, help="Messages in one measurement; slow arms get a sixth.")
-    ] = 60_000,
+    messages: MessagesOfFastArms = 60_000,
     rounds: Rounds = 5,
     profile: Profile = None,
     json: Json = False,

@@ -12,13 +12,11 @@ Rates are compared within a round, as on a shared machine the rates of different
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-import typer
-
+from lbg_runtime.cli.bench.options import KEY_COUNTS, KeyCounts, MessagesOfFastArms, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 from lbg_runtime.model.counted import counted
 
@@ -36,13 +34,9 @@ Measured = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 def receive(
-    messages: Annotated[
-        int, typer.Option(min=600, help="Messages in one measurement; slow arms get a sixth.")
-    ] = 60_000,
+    messages: MessagesOfFastArms = 60_000,
     rounds: Rounds = 3,
-    keys: Annotated[
-        list[int] | None, typer.Option(min=1, help="Number of different keys; repeatable. Default: 1, 100 and 10,000.")
-    ] = None,
+    keys: KeyCounts = None,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
@@ -52,7 +46,7 @@ def receive(
     """
     rows: list[Row] = []
     ratios: list[Ratio] = []
-    key_counts = keys or [1, 100, 10_000]
+    key_counts = keys or KEY_COUNTS
     for key_count in key_counts:
         case = counted(key_count, "key")
         measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import Annotated
 
 import typer
 
@@ -28,8 +27,6 @@ CLIENT = "solace-pubsubplus"
 
 # Read when this is imported, which is before anything is measured.
 _LOAD = round(os.getloadavg()[0], 2)
-
-Rounds = Annotated[int, typer.Option(min=1, max=100, help="Number of rounds, in each of which every arm runs.")]
 
 
 class Better(Enum):

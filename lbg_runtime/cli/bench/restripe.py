@@ -21,7 +21,7 @@ from lbg_runtime.cli.bench.report import Report, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.live.tail import accepted_dispatches
-from lbg_runtime.cli.options import Json
+from lbg_runtime.cli.options import Json, Keys, Rate
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 
@@ -58,8 +58,8 @@ class Handling:
 
 
 def restripe(
-    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")] = 800,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 1000,
+    rate: Rate = 800,
+    keys: Keys = 1000,
     queues: Annotated[int, typer.Option(min=1, max=96, help="Number of queues at the beginning.")] = 8,
     to: Annotated[
         list[int] | None, typer.Option(min=1, max=96, help="Next number of queues; repeatable. Default: 12, then 6.")

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
+from lbg_runtime.cli.bench.options import MessagesOfBurst, Rounds
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 FEW_QUEUES, FEW_KEYS = 8, 100
@@ -21,7 +22,7 @@ MEMORY_GOAL_MB = 10.0
 
 
 def scale(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 100_000,
+    messages: MessagesOfBurst = 100_000,
     queues: Annotated[int, typer.Option(min=1, max=10_000, help="Number of queues of the large group.")] = 1_000,
     keys: Annotated[
         int, typer.Option(min=1, help="Number of keys that the large group has had before it is measured.")

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
+from lbg_runtime.cli.bench.options import MessagesOfBurst, Rounds
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 GOAL = 1.4
@@ -19,7 +20,7 @@ QUEUES = 8
 
 
 def processes(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 400_000,
+    messages: MessagesOfBurst = 400_000,
     keys: Annotated[int, typer.Option(min=1, help="Number of different keys.")] = 1_000,
     count: Annotated[
         int, typer.Option("--processes", min=2, max=16, help="Number of members in the larger arm; the other has one.")

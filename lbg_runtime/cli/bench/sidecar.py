@@ -22,9 +22,10 @@ import anyio
 import orjson
 import typer
 
+from lbg_runtime.cli.bench.options import Rounds
 from lbg_runtime.cli.bench.processes import hear, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile

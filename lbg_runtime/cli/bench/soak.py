@@ -31,7 +31,7 @@ from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tel
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
-from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.options import DURATION, Json, Keys, Rate, duration_ms
 from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.model.errors import LbgError
@@ -102,8 +102,8 @@ class Course:
 
 def soak(
     duration: Annotated[str, typer.Option(metavar=DURATION, help="How long the group is disturbed.")] = "1h",
-    rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages published per second.")] = 800,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 5_000,
+    rate: Rate = 800,
+    keys: Keys = 5_000,
     seed: Annotated[int | None, typer.Option(help="Seed for the disturbances. Default: random.")] = None,
     json: Json = False,
 ) -> None:

@@ -13,7 +13,7 @@ from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
-from lbg_runtime.cli.options import Json, print_json
+from lbg_runtime.cli.options import Json, Keys, Rate, print_json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
 from lbg_runtime.config.rebind_mode import RebindMode
@@ -26,8 +26,8 @@ SHAPE = GroupShape(GroupName("demo"), hash_prefix="demo", hash_count=100, queue_
 
 def demo(
     json: Json = False,
-    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")] = 400,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 200,
+    rate: Rate = 400,
+    keys: Keys = 200,
     rebind_mode: Annotated[
         RebindMode | None,
         typer.Option(help="How queues move, as in rebind.mode. Default: cycle; with --page, cooperative."),
