@@ -75,7 +75,7 @@ async def test_a_member_that_ends_in_a_flood_neither_crashes_nor_loses_anything(
             "queue_count": SHAPE.queue_count,
         }
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "ignore", "-c", MEMBER, f"tcp://{broker.host}:{broker.port}", how, json.dumps(shape),
+            sys.executable, "-W", "ignore", "-c", MEMBER, broker.url, how, json.dumps(shape),
             stdout=PIPE, stderr=PIPE,
         )  # fmt: skip
         try:

@@ -72,7 +72,7 @@ async def silenced_under_load(
     how_much = ("--keys", "60", "--rate", "200", "--count", str(PUBLISHED))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(BrokerServer(port=0))
-        config = config_file(folder, f"tcp://{broker.host}:{broker.port}", journals)
+        config = config_file(folder, broker.url, journals)
         a, b = [stack.enter_context(begun(lbg, "run", config, "--member-id", name)) for name in "ab"]
         await until(lambda: sorted(owners(broker).values()) == [2, 2])
         publisher = stack.enter_context(

@@ -58,7 +58,7 @@ async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_a
     async with BrokerServer(port=0) as broker:
         fill(broker, MESSAGES, KEYS)
         broker.create_queue(out, ["parts/>"])
-        engine, host = broker.engine, f"tcp://{broker.host}:{broker.port}"
+        engine, host = broker.engine, broker.url
         for kill in range(KILLS + 1):
             silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             with warm.running(MEMBER, host, json.dumps(shape), PARTS, **silent) as member:

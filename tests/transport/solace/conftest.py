@@ -60,7 +60,7 @@ async def make_transport(
         client_name: str, password: str = "", max_in_flight: int | None = None, *, carries_traces: bool = False
     ) -> SolaceTransport:
         settings = SolaceSettings(
-            hosts=(f"tcp://{broker.host}:{broker.port}",),
+            hosts=(broker.url,),
             client_name=client_name,
             password=password,
             connect_timeout_ms=30_000,

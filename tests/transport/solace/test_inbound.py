@@ -30,7 +30,7 @@ async def exchange(broker: BrokerServer, make_transport: Callable[..., SolaceTra
 
     from lbg_runtime.transport.solace.library import MessagingService, Topic
 
-    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="foreign")
+    settings = SolaceSettings(hosts=(broker.url,), client_name="foreign")
     service = MessagingService.builder().from_properties(settings.properties()).build()
     await asyncio.to_thread(service.connect)
     publisher = service.create_persistent_message_publisher_builder().build().start()
@@ -132,7 +132,7 @@ async def test_headers_that_are_sent_are_read_by_the_client(
     await transport.send_together([Message("orders/new", b"x", headers=Headers("c", "type", 7, 9))])
     await transport.send(Message("orders/new", b"x"))
 
-    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="foreign")
+    settings = SolaceSettings(hosts=(broker.url,), client_name="foreign")
     service = MessagingService.builder().from_properties(settings.properties()).build()
 
     def receive() -> list[tuple[Any, ...]]:

@@ -114,7 +114,7 @@ async def test_a_client_that_starts_flows_in_another_way_is_refused_at_the_openi
 
 async def test_an_error_whose_text_ends_within_a_character_is_one_like_others(broker: BrokerServer) -> None:
     # The client's library keeps 255 bytes of it.
-    address = f"tcp://{broker.host}:{broker.port}"
+    address = broker.url
     transport = SolaceTransport(SolaceSettings(hosts=(address,), client_name="first", vpn="x" + "ä" * 150))
     with pytest.raises(ConnectFailed, match=r"'SESSION_VPN_NAME' with value 'xä+$"):
         await transport.open()

@@ -26,7 +26,7 @@ QUEUE = QueueName("orders/1")
 
 @pytest.fixture
 async def transport(broker: BrokerServer) -> AsyncIterator[SolaceTransport]:
-    made = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="publisher"))
+    made = SolaceTransport(SolaceSettings(hosts=(broker.url,), client_name="publisher"))
     yield made
     await made.close()
 

@@ -36,7 +36,7 @@ def maker() -> ForeignClient:
 
 @pytest.fixture
 async def client(broker: BrokerServer) -> AsyncIterator[ForeignClient]:
-    made = ForeignClient(f"tcp://{broker.host}:{broker.port}")
+    made = ForeignClient(broker.url)
     await asyncio.to_thread(made.service.connect)
     yield made
     await asyncio.to_thread(made.service.disconnect)

@@ -53,7 +53,7 @@ async def test_a_member_is_told_how_its_messages_come_and_others_are_not(
         await make_transport("member", max_in_flight=10).open()
         await make_transport("command").open()
     (line,) = (each for each in logged if each["event"] == "session_opened")
-    assert (line["host"], line["path"]) == (f"tcp://{broker.host}:{broker.port}", client_path.value)
+    assert (line["host"], line["path"]) == (broker.url, client_path.value)
     assert line["compiled"] is (compiled.INTAKE is not None)
 
 
@@ -138,7 +138,7 @@ async def test_a_session_that_ended_for_good_is_replaced(
 
 
 async def test_who_was_replaced_and_does_not_reconnect_leaves_the_other_alone(broker: BrokerServer) -> None:
-    settings = SolaceSettings((f"tcp://{broker.host}:{broker.port}",), "the only one", reconnects=False)
+    settings = SolaceSettings((broker.url,), "the only one", reconnects=False)
     first, second = SolaceTransport(settings), SolaceTransport(settings)
     told: dict[SolaceTransport, list[bool]] = {first: [], second: []}
     lost = asyncio.Event()

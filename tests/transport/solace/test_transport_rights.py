@@ -130,7 +130,7 @@ async def test_what_the_broker_refuses_someone_with_the_right_costs_no_session(
 
 async def test_who_wants_no_reconnects_does_not_log_in_again(broker: BrokerServer) -> None:
     allow(broker, may_send=False)
-    transport = SolaceTransport(SolaceSettings((f"tcp://{broker.host}:{broker.port}",), "once", reconnects=False))
+    transport = SolaceTransport(SolaceSettings((broker.url,), "once", reconnects=False))
     await transport.open()
     try:
         told = await connections(transport)
@@ -148,7 +148,7 @@ async def test_binds_that_are_refused_side_by_side_all_say_why(
 ) -> None:
     """The client alone says of some that its own clean-up failed."""
     broker.faults.refuse(Asked.BIND, 403, "Permission Not Allowed", "first")
-    host = f"tcp://{broker.host}:{broker.port}"
+    host = broker.url
     transport = SolaceTransport(SolaceSettings((host,), "first", client_path=client_path))
     reasons: list[tuple[str, bool]] = []
 

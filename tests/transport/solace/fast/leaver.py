@@ -44,7 +44,7 @@ sys.exit(7)
 
 async def check_leaving(work: str, broker: BrokerServer, how: str) -> None:
     """Have a process leave in one of the `WAYS` after `async def work(transport)`: with its exit code, and silently."""
-    address = f"tcp://{broker.host}:{broker.port}"
+    address = broker.url
     command = (sys.executable, "-W", "ignore::ResourceWarning", "-c", _BEGIN + work + _LEAVE, address, how)
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     try:

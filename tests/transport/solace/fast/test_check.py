@@ -155,7 +155,7 @@ async def test_a_transport_that_fell_back_works_and_says_so_once(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
-    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first")
+    settings = SolaceSettings(hosts=(broker.url,), client_name="first")
     transport = SolaceTransport(settings)
     with structlog.testing.capture_logs() as log:
         await broker.stop()
@@ -178,7 +178,7 @@ async def test_a_transport_that_may_not_fall_back_does_not_open(
     monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
     transport = SolaceTransport(
         SolaceSettings(
-            hosts=(f"tcp://{broker.host}:{broker.port}",),
+            hosts=(broker.url,),
             client_name="first",
             client_path=ClientPathChoice.FAST,
         )

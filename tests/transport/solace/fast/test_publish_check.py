@@ -216,7 +216,7 @@ async def test_a_transport_that_fell_back_publishes_and_says_so_once(
     monkeypatch.setattr(fast_publish_check, "writer_of", _without("reset"))
     private: list[Callable[..., Any]] = []
     monkeypatch.setattr(paths, "FastPublisher", private.append)
-    transport = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first"))
+    transport = SolaceTransport(SolaceSettings(hosts=(broker.url,), client_name="first"))
     with structlog.testing.capture_logs() as log:
         await transport.open()
         await asyncio.wait_for(transport.send(Message("orders/new", b"a")), PATIENCE_S)

@@ -130,7 +130,7 @@ async def test_both_paths_put_the_same_on_the_wire(broker: BrokerServer, make_tr
         Message("orders/4", b"y" * 70_000, {"lbg_publisher": "p"}, sent_at_ms=0),
     ]
     for path in (ClientPathChoice.FAST, ClientPathChoice.PUBLIC):
-        address = f"tcp://{broker.host}:{broker.port}"
+        address = broker.url
         transport = SolaceTransport(SolaceSettings((address,), client_name=path.value, client_path=path))
         await transport.open()
         async with asyncio.timeout(PATIENCE_S):
