@@ -164,34 +164,36 @@ class SimMember:
         self._flows: dict[QueueName, _Flow] = {}
         for queue_index, queue in enumerate(self._places):
             self._add_flow(queue_index, queue)
-        self.control: SimControl | None = None
+        self.control = self._make_control(topic) if is_cooperative else None
         """Only for a cooperative member."""
-        if is_cooperative:
-            machine = make_control_machine(
-                start.name,
-                start.incarnation,
-                [flow.machine for flow in self._flows.values()],
-                broker.shape.hash_count,
-                settings.control,
-                chance.fork("control"),
-                self.clock.now_ms,
-                parts.make_rebalance,
-            )
-            self.control = SimControl(
-                self.life,
-                machine,
-                topic,
-                self.client,
-                self.process,
-                self.clock,
-                history,
-                self,
-                last_words_arrive=settings.control.last_words_arrive,
-            )
         history.append(LifeStarted(schedule.now_ms, self.life))
         self.client.connect()
         for flow in self._flows.values():
             self._arm(flow)
+
+    def _make_control(self, topic: ControlTopic) -> SimControl:
+        settings = self._settings.control
+        machine = make_control_machine(
+            self.start.name,
+            self.start.incarnation,
+            [flow.machine for flow in self._flows.values()],
+            self._shape.hash_count,
+            settings,
+            self._chance.fork("control"),
+            self.clock.now_ms,
+            self._parts.make_rebalance,
+        )
+        return SimControl(
+            self.life,
+            machine,
+            topic,
+            self.client,
+            self.process,
+            self.clock,
+            self._history,
+            self,
+            last_words_arrive=settings.last_words_arrive,
+        )
 
     # -- what the world does
 
