@@ -19,6 +19,7 @@ from lbg_runtime.transport.solace.native import NativeFlowEvent
 
 QUEUE, EPOCH = QueueName("q"), Epoch(1)
 UNREADABLE = UnreadableMessage("for a test", DeliveryId(3))
+CONNECTION = 1
 
 
 class Path:
@@ -56,8 +57,8 @@ class Threads:
         return self.ended
 
 
-async def has_read() -> bool:
-    return True
+async def heard_in() -> int:
+    return CONNECTION
 
 
 class Bench:
@@ -66,8 +67,10 @@ class Bench:
     def __init__(self) -> None:
         self.path, self.threads, self.told, nobody = Path(), Threads(), FlowRecorder(), cast(Any, None)
         self.flow = SolaceFlow(
-            nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), has_read, 255
+            nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), heard_in, 255
         )
+        # What a control thread notes when it gives the handle up.
+        self.flow._sent_in = CONNECTION
         self.flow.handed_over()
         self.flow.start_intake()
         for number in (1, 2):
