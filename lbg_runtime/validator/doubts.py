@@ -4,9 +4,9 @@ The judge asks at the end of a run, and the standing of a run that goes on asks 
 answer.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
 import pyarrow as pa
@@ -16,6 +16,8 @@ from lbg_runtime.validator.arrow import texts
 from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS
 from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.findings import Law, Restriping
+
+T = TypeVar("T")
 
 NEEDS_EVERY_JOURNAL = frozenset(
     {
@@ -113,34 +115,64 @@ def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
     for name in ("run_id", "group", "hash_prefix"):
         reasons += _disagreement(name, journals, ledgers)
     # Whose journal says nothing of the group, as it never had a flow, says nothing of this either.
-    backends = zip(texts(journals, "backend"), texts(journals, "group"), strict=True)
-    if len({name or "exclusive" for name, group in backends if group is not None}) > 1:
-        reasons.append("the files disagree on backend: exclusive, partitioned")
-    lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
-    publishers = Counter(texts(ledgers, "publisher"))
+    of_group = journals.filter(pc.is_valid(journals.column("group")))
+    backends = pc.fill_null(of_group.column("backend"), "exclusive")
+    of_group = of_group.set_column(of_group.schema.get_field_index("backend"), "backend", backends)
+    reasons += _disagreement("backend", of_group)
+    lives = zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True)
     reasons += [
-        f"two journals claim incarnation {incarnation} of member {member}"
-        for (member, incarnation), count in lives.items()
-        if count > 1 and member is not None
+        f"{len(files)} journals claim incarnation {incarnation} of member {member}: {_some(files)}"
+        for (member, incarnation), files in _grouped(lives, journals).items()
+        if len(files) > 1 and member is not None
     ]
-    reasons += [f"two ledgers claim publisher {name}" for name, count in publishers.items() if count > 1 and name]
+    reasons += [
+        f"{len(files)} ledgers claim publisher {name}: {_some(files)}"
+        for name, files in _grouped(texts(ledgers, "publisher"), ledgers).items()
+        if len(files) > 1 and name
+    ]
     return reasons
 
 
+def _grouped(values: Iterable[T], files: pa.Table) -> dict[T, list[str]]:
+    """The names of files by what each has of a value."""
+    names: dict[T, list[str]] = {}
+    for value, name in zip(values, texts(files, "file"), strict=True):
+        names.setdefault(value, []).append(name or "")
+    return names
+
+
+def _by_value(name: str, *tables: pa.Table) -> dict[str | int, list[str]]:
+    """The files that have a value in this column, by the value."""
+    found: dict[str | int, list[str]] = {}
+    for table in tables:
+        for value, files in _grouped(table.column(name).to_pylist(), table).items():
+            if value is not None:
+                found.setdefault(value, []).extend(files)
+    return dict(sorted(found.items()))
+
+
+def _some(files: Sequence[str]) -> str:
+    """A file or two by name, and how many more there are: those to look at are few, on one side or the other."""
+    shown, others = sorted(files)[:2], len(files) - 2
+    return ", ".join(shown) + (f" and {others} more" if others > 0 else "")
+
+
 def _disagreement(name: str, *tables: pa.Table) -> list[str]:
-    values = sorted({str(value) for table in tables for value in table.column(name).to_pylist() if value is not None})
-    return [f"the files disagree on {name}: {', '.join(values)}"] if len(values) > 1 else []
+    files = _by_value(name, *tables)
+    values = "; ".join(f"{value!r} in {_some(names)}" for value, names in files.items())
+    return [f"the files disagree on {name}: {values}"] if len(files) > 1 else []
 
 
 def _unexplained_queue_counts(restripings: Sequence[Restriping], journals: pa.Table) -> list[str]:
     """A header has the queue count that its member was started with, which may be that of any layout."""
     known = {count for restriping in restripings for count in (restriping.from_count, restriping.to_count)}
-    named = set(journals.column("queue_count").to_pylist()) - {None}
-    if not known or named <= known:
-        return [] if known else _disagreement("queue_count", journals)
-    strange = ", ".join(str(count) for count in sorted(named - known))
+    if not known:
+        return _disagreement("queue_count", journals)
+    named = _by_value("queue_count", journals)
+    strange = "; ".join(f"{count} in {_some(files)}" for count, files in named.items() if count not in known)
     layouts = ", ".join(str(count) for count in sorted(known))
-    return [f"the files disagree on queue_count: headers name {strange}, the records of re-stripings {layouts}"]
+    told = f"the files disagree on queue_count: headers name {strange}, the records of re-stripings {layouts}"
+    return [told] if strange else []
 
 
 def _incomplete(files: pa.Table, absence: str) -> list[str]:

@@ -229,10 +229,11 @@ def test_a_directory_that_lacks_records_is_not_called_invalid_while_the_run_goes
     counted = orjson.loads(validate("--live", directory, "--for", "1ms", "--json").stdout)
 
     assert "\nunknown: handled" in told.stdout
-    assert "not provable: two journals claim incarnation 1 of member a" in told.stdout
+    reason = f"2 journals claim incarnation 1 of member a: {journal.name}, copy.member.jsonl"
+    assert f"not provable: {reason}" in told.stdout
     assert (told.exit_code, counted["verdict_so_far"]) == (3, "unknown")
     assert "order" in counted["unproven"]
-    assert counted["reasons"] == ["two journals claim incarnation 1 of member a"]
+    assert counted["reasons"] == [reason]
 
 
 def test_what_is_there_is_judged_however_short_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,4 +78,17 @@ def test_two_ledgers_of_one_publisher_prove_nothing() -> None:
     run.ledgers.append(run.ledgers[0])
     verdict = validate(run.tables())
     assert verdict.kind is VerdictKind.UNKNOWN
-    assert f"two ledgers claim publisher {publisher}" in verdict.reasons
+    assert f"2 ledgers claim publisher {publisher}: 0.ledger.jsonl, 2.ledger.jsonl" in verdict.reasons
+
+
+def test_of_many_files_that_disagree_a_few_are_named() -> None:
+    run = story()
+    [one, *others] = run.journals
+    one.header = replace(one.header, run_id="")
+    for other in others:
+        other.header = replace(other.header, run_id="of another run")
+
+    [told, *_] = validate(replace(run, ledgers=[]).tables()).reasons
+
+    names = f"1.member.jsonl, 2.member.jsonl and {len(others) - 2} more"
+    assert told == f"the files disagree on run_id: '' in 0.member.jsonl; 'of another run' in {names}"

@@ -97,11 +97,14 @@ def forget_numbers(run: Run) -> None:
         (drop_a_record, "1 records were dropped"),
         (tear_a_ledger, "the publisher did not close it"),
         (drop_in_a_ledger, "3 records were dropped"),
-        (change_run_id, "the files disagree on run_id: other, run"),
-        (change_group, "the files disagree on group: g, other"),
-        (change_hash_count, "the files disagree on hash_count"),
-        (change_queue_count, "the files disagree on queue_count"),
-        (claim_a_life_twice, "two journals claim incarnation 1 of member a"),
+        (
+            change_run_id,
+            "the files disagree on run_id: 'other' in 0.member.jsonl; 'run' in 0.ledger.jsonl, 1.ledger.jsonl and ",
+        ),
+        (change_group, "; 'other' in 0.ledger.jsonl"),
+        (change_hash_count, f"{2 * HASH_COUNT} in 0.ledger.jsonl"),
+        (change_queue_count, "; 7 in "),
+        (claim_a_life_twice, "2 journals claim incarnation 1 of member a: 0.member.jsonl, "),
         (forget_numbers, "1 handlings are of messages without publisher, key or number"),
     ],
 )
@@ -270,7 +273,7 @@ def test_a_queue_count_that_no_restriping_explains_is_a_disagreement() -> None:
 
     assert verdict.kind is VerdictKind.UNKNOWN
     assert verdict.reasons == (
-        "the files disagree on queue_count: headers name 7, the records of re-stripings 6, 8, 12",
+        "the files disagree on queue_count: headers name 7 in 0.member.jsonl, the records of re-stripings 6, 8, 12",
     )
 
 

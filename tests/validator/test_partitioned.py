@@ -106,7 +106,10 @@ def test_journals_of_both_backends_are_of_two_groups() -> None:
     shared_life(run, "b").flow("active", 101).flow("released", 150, cause="stop").close(200)
     verdict = judged(run, 1)
     assert verdict.kind is VerdictKind.UNKNOWN
-    assert "the files disagree on backend: exclusive, partitioned" in verdict.reasons
+    assert (
+        "the files disagree on backend: 'exclusive' in 0.member.jsonl; 'partitioned' in 1.member.jsonl"
+        in verdict.reasons
+    )
 
 
 def test_a_member_that_never_had_a_flow_does_not_speak_for_another_backend(tmp_path: Path) -> None:
