@@ -289,3 +289,5 @@ class Verdict:
     """Every violation of loss: publisher, key, first_seq, last_seq, both included. `findings` has only the first."""
     unended: tuple[str, ...] = ()
     """Files of members' lives without an end, if messages were lost: they died, or go on and may yet handle these."""
+    wall_ns: int = 0
+    """How far the wall clock is ahead of the moments of findings."""

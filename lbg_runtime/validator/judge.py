@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.validator.arrow import flags, ints, texts
-from lbg_runtime.validator.columns import Lexicon
+from lbg_runtime.validator.columns import Lexicon, read_lives
 from lbg_runtime.validator.doubts import NEEDS_EVERY_LEDGER, NEEDS_ITS_TIME, doubts_of_files
 from lbg_runtime.validator.findings import (
     WITNESSED_FINDINGS,
@@ -92,6 +92,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         restripings=restripings,
         lost=lost,
         unended=tuple(name or "?" for name in texts(journals.filter(pc.field("torn")), "file")) if len(lost) else (),
+        wall_ns=read_lives(journals).wall_ns,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from lbg_runtime.model.printable import printable
 from lbg_runtime.validator.findings import Finding, Law, Move, Restriping, Verdict
@@ -34,7 +35,7 @@ def as_object(verdict: Verdict) -> dict[str, object]:
         "unended": list(verdict.unended),
         "moves": [_move(move) for move in verdict.moves],
         "restripings": [_restriping(restriping) for restriping in verdict.restripings],
-        "witnesses": [_finding(finding) for finding in verdict.findings],
+        "witnesses": [_finding(finding, verdict.wall_ns) for finding in verdict.findings],
     }
 
 
@@ -70,7 +71,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             weak = ", not proven" if law in verdict.unproven else ""
             yield f"{law.value}: {counts[law]}{weak}"
             shown = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
-            yield from (line for finding in shown for line in _finding_lines(finding))
+            yield from (line for finding in shown for line in _finding_lines(finding, verdict.wall_ns))
             # One finding of loss has all numbers that follow each other.
             found = verdict.lost.num_rows if law is Law.LOSS else counts[law]
             if found > len(shown):
@@ -96,18 +97,30 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield f"  and {len(verdict.moves) - _MOVES_SHOWN} more"
 
 
-def _finding_lines(finding: Finding) -> Iterator[str]:
-    yield f"  {finding.text}"
+def _finding_lines(finding: Finding, wall_ns: int) -> Iterator[str]:
+    at = _moment(finding, wall_ns)
+    yield f"  {finding.text}" + ("" if at is None else f", at {at}")
     for witness in finding.witnesses:
         facts = {name: value for name, value in asdict(witness).items() if value is not None and name != "record"}
         yield f"    {witness.record} " + " ".join(f"{name}={value}" for name, value in facts.items())
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(finding: Finding, wall_ns: int) -> dict[str, object]:
     witnesses = [
         {name: value for name, value in asdict(witness).items() if value is not None} for witness in finding.witnesses
     ]
-    return {"law": finding.law.value, "text": finding.text, "records": witnesses}
+    told: dict[str, object] = {"law": finding.law.value, "text": finding.text, "records": witnesses}
+    if (at := _moment(finding, wall_ns)) is not None:
+        told["at"] = at
+    return told
+
+
+def _moment(finding: Finding, wall_ns: int) -> str | None:
+    """When it was by the wall clock, as logs have it; None if the finding has no moment."""
+    if not finding.moment_ns:
+        return None
+    moment = datetime.fromtimestamp((finding.moment_ns + wall_ns) / 1e9, UTC)
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _restriping(restriping: Restriping) -> dict[str, object]:

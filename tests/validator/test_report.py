@@ -1,6 +1,7 @@
 """What programs and people are shown of a verdict."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import orjson
 import pyarrow as pa
@@ -10,7 +11,9 @@ from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.report import as_object, as_text, lost_messages
 from tests.validator.changes import lose_last_of_key, run_into_next
 from tests.validator.history import story
+from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS
 from tests.validator.striping import striped_story
+from tests.validator.test_judge import put_on_another_host
 
 
 def test_a_witness_names_member_life_queue_epoch_key_number_and_times() -> None:
@@ -26,6 +29,26 @@ def test_a_witness_names_member_life_queue_epoch_key_number_and_times() -> None:
     named = {"member", "incarnation", "queue", "epoch", "key", "seq", "publisher", "start_mono_ns", "done_mono_ns"}
     assert named <= set(first)
     assert first["done_mono_ns"] > second["start_mono_ns"] >= first["start_mono_ns"]
+
+
+def test_a_finding_has_the_time_of_its_wall_clock_however_many_hosts_there_are() -> None:
+    """In logs and metrics nobody finds a moment of the monotonic clock."""
+    run = story()
+    assert run_into_next(run)
+    first = validate(run.tables()).findings[0].witnesses[-1]
+    on_one = as_object(validate(run.tables()))["witnesses"]
+    put_on_another_host(run, "b", 0)
+
+    on_two = as_object(validate(run.tables()))["witnesses"]
+
+    at_ns = WALL_OFFSET_NS + (first.start_mono_ns or 0)
+    assert (
+        on_one[0]["at"]
+        == on_two[0]["at"]
+        == datetime.fromtimestamp(at_ns / 1e9, UTC).isoformat(  # type: ignore[index]
+            timespec="milliseconds"
+        )
+    )
 
 
 def test_a_loss_is_told_with_the_lives_that_have_no_end() -> None:
@@ -96,7 +119,7 @@ def crafted() -> Verdict:
     witness = Witness("dispatch", member="m", queue=0, seq=3, redelivered=False)
     findings = (
         Finding(Law.LOSS, "p/a: 3 to 14 confirmed", ()),
-        Finding(Law.ORDER, "3 after 4", (witness, Witness("flow", epoch=2))),
+        Finding(Law.ORDER, "3 after 4", (witness, Witness("flow", epoch=2)), 5 * SECOND + 6 * MS),
     )
     move = Move(3, "a", "b", "stop", -7, 1, 1, 1)
     return replace(
@@ -133,7 +156,7 @@ def test_the_whole_text_of_a_verdict() -> None:
         "  no end in 2.member.jsonl and 2 more: a member that still runs may yet handle these; judge when it has left, "
         "or with --live",
         "order: 2",
-        "  3 after 4",
+        "  3 after 4, at 2023-11-14T22:13:25.006+00:00",
         "    dispatch member=m queue=0 seq=3 redelivered=False",
         "    flow epoch=2",
         "  and 1 more",
@@ -175,6 +198,7 @@ def test_the_whole_object_of_a_verdict() -> None:
     assert isinstance(witnesses, list)
     lost, order = witnesses
     assert lost == {"law": "loss", "text": "p/a: 3 to 14 confirmed", "records": []}
+    assert order["at"] == "2023-11-14T22:13:25.006+00:00"
     assert order["records"] == [
         {"record": "dispatch", "member": "m", "queue": 0, "seq": 3, "redelivered": False},
         {"record": "flow", "epoch": 2},
