@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 SPARK_FAILURES = (PySparkException, Py4JError, ConnectionError)
 """What a call to Spark raises; the latter two if the JVM is gone."""
 
+STARTS = 3
+"""A query begins with a process of Python, for which Spark waits 10 s, whatever it is told: too short now and then on a
+machine that is very busy, or whose disk is cold."""
+
 _LOOK_S = 0.5
+_UNHEARD = "Python worker failed to connect back"
+"""What Spark says then."""
 _RAISED = re.compile(r"^[\w.]*(Error|Exception): .+$")
 _SAYS_NOTHING = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: | SQLSTATE: \w+")
 """What Spark puts around what happened."""
@@ -43,32 +49,38 @@ def run_stream(
 ) -> StreamProgress:
     """Run a stream until it has read what there is (`available_now`) or is stopped.
 
-    Raises `StreamFailed`, and as `claim_lake` before anything is read.
+    Raises `StreamFailed`, and as `claim_lake` before anything is read. Started again, up to `STARTS` times in all, if a
+    process with which Spark reads does not start in time.
 
     A stop may cut a batch short; the next stream on the checkpoint runs it again, and nothing of this shows.
     """
     progress = StreamProgress(-1, 0, 0)
-    try:
-        query = start_stream(spark, job)
-        ended = False
-        while not ended:
-            ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # parts of a second are taken
-            for number, rows, behind in _batches(query, progress.batch):
-                progress = StreamProgress(number, progress.rows + rows, behind)
-                on_progress(progress)
-            if not ended and stopped():
-                if progress.batch < 0:
-                    progress = replace(progress, behind=None)
-                query.stop()
-    except SPARK_FAILURES as error:
-        # With any other error it is not known that the query has ended: a JVM that does not answer may still write.
-        if isinstance(error, PySparkException):
-            release_lake(job)
-        reason = reason_of(error)
-        if reason.startswith("java.io.") and "/" not in reason:
-            # Java says neither file nor disk.
-            reason = f"{reason}, in {job.target}, {job.checkpoint} or the folder for temporary files"
-        raise StreamFailed(str(job.target), reason) from error
+    starts = 0
+    ended = False
+    while not ended:
+        starts += 1
+        try:
+            query = start_stream(spark, job)
+            while not ended:
+                ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # parts of a second are taken
+                for number, rows, behind in _batches(query, progress.batch):
+                    progress = StreamProgress(number, progress.rows + rows, behind)
+                    on_progress(progress)
+                if not ended and stopped():
+                    if progress.batch < 0:
+                        progress = replace(progress, behind=None)
+                    query.stop()
+        except SPARK_FAILURES as error:
+            # With any other error it is not known that the query has ended: a JVM that does not answer may still write.
+            if isinstance(error, PySparkException):
+                release_lake(job)
+            reason = reason_of(error)
+            if _UNHEARD in reason and progress.batch < 0 and starts < STARTS and not stopped():
+                continue
+            if reason.startswith("java.io.") and "/" not in reason:
+                # Java says neither file nor disk.
+                reason = f"{reason}, in {job.target}, {job.checkpoint} or the folder for temporary files"
+            raise StreamFailed(str(job.target), reason) from error
     release_lake(job)
     return progress
 

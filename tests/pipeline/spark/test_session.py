@@ -334,6 +334,37 @@ def test_a_disk_that_java_does_not_name_is_one_of_those_that_a_stream_writes_to(
         run_stream(None, JOB, stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
 
 
+UNHEARD = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
+
+
+def unheard(*_: object) -> None:
+    what = "Python worker failed to connect back."
+    raise spark_error(f"{FAILED}{what} SQLSTATE: XXKST", f"org.apache.spark.SparkException: {what}", UNHEARD)
+
+
+def test_a_stream_is_started_again_where_a_process_of_python_starts_too_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own ten seconds for it were over on a busy machine, and the command ended with 1."""
+    starts = [SimpleNamespace(awaitTermination=unheard), SimpleNamespace(awaitTermination=unheard), Query(-1, 0)]
+    monkeypatch.setattr(stream, "start_stream", lambda *_: starts.pop(0))
+    monkeypatch.setattr(stream, "release_lake", lambda _: None)
+    assert run_stream(None, JOB, stopped=lambda: False).rows == 10  # type: ignore[arg-type]  # no JVM
+    assert starts == []
+
+
+@pytest.mark.parametrize(("is_stopped", "count"), [(False, stream.STARTS), (True, 1)])
+def test_a_stream_that_starts_too_slowly_again_and_again_or_is_to_end_is_not_started_once_more(
+    monkeypatch: pytest.MonkeyPatch, is_stopped: bool, count: int
+) -> None:
+    starts: list[object] = []
+    monkeypatch.setattr(
+        stream, "start_stream", lambda *_: starts.append(1) or SimpleNamespace(awaitTermination=unheard)
+    )
+    monkeypatch.setattr(stream, "release_lake", lambda _: None)
+    with pytest.raises(StreamFailed, match="failed to connect back"):
+        run_stream(None, JOB, stopped=lambda: is_stopped)  # type: ignore[arg-type]  # no JVM
+    assert len(starts) == count
+
+
 def test_tasks_whose_jvm_dies_end_as_where_there_is_no_spark() -> None:
     def fail(*_: object) -> None:
         raise Py4JNetworkError("Answer from Java side is empty")
