@@ -13,7 +13,7 @@ import structlog
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.topic import matches, mqtt_remark, subscription_fault
-from lbg_runtime.runtime.handlers.batches import BatchLimits, read_limits
+from lbg_runtime.runtime.handlers.batches import read_limits
 from lbg_runtime.runtime.handlers.bodies import NoBody, refuse_undefined, type_name
 from lbg_runtime.runtime.handlers.calls import make_call, yields
 from lbg_runtime.runtime.handlers.failure_policy import FailureArguments, FailureOptions, read_arguments
@@ -42,8 +42,6 @@ class Handler:
     parameters: Parameters
     failure: FailureOptions = field(default_factory=FailureOptions)
     """What its decorator says about failures."""
-    limits: BatchLimits | None = None
-    """Of its batches, if it takes batches."""
     text: str = ""
     """The function's docstring."""
     publishes: bool = False
@@ -263,7 +261,7 @@ class Handlers:
             failure = read_arguments(said, where, beside)
             text = inspect.getdoc(function) or ""
             for subscription in subscriptions:
-                self._add(Handler(subscription, call, where, parameters, failure, limits, text, sends))
+                self._add(Handler(subscription, call, where, parameters, failure, text, sends))
             return function
 
         # Perhaps no type checker saw them.
