@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import pytest
-from opentelemetry import trace
 
 from lbg_runtime import App, Handlers, open_publisher
 from lbg_runtime.config.load import parse_settings
@@ -29,10 +28,7 @@ TRANSPORT: Context = (b"\xc1" * 16, b"\xb2" * 8, True, None)
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> KeptSpans:
-    """What is kept by the global tracer provider, in the place of the one that a program would set up."""
-    spans = KeptSpans()
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
-    return spans
+    return KeptSpans.of_process(monkeypatch)
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 """Spans that are kept in memory, as the SDK's exporter has them."""
 
+from typing import Self
+
+import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -18,6 +22,13 @@ class KeptSpans:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    @classmethod
+    def of_process(cls, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Those of the global tracer provider, in the place of the one that a program would set up."""
+        spans = cls()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+        return spans
 
     def make(self, *, has_keys: bool = False) -> MessageSpans:
         return MessageSpans(SHAPE, has_keys=has_keys, provider=self.provider)

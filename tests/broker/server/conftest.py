@@ -244,6 +244,14 @@ def client(make_client: Callable[..., Client]) -> Client:
 
 
 @pytest.fixture
+def queue_name(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
+    """An exclusive queue of the test's own."""
+    name: str = request.node.name.replace("[", "-").replace("]", "")
+    broker.create_queue(name, f"{name}/>")
+    return name
+
+
+@pytest.fixture
 def receipts() -> Receipts:
     return Receipts()
 

@@ -27,13 +27,6 @@ def faults(broker):
     broker.call(broker.server.faults.clear)
 
 
-@pytest.fixture
-def queue_name(broker, request):
-    name = request.node.name.replace("[", "-").replace("]", "")
-    broker.create_queue(name, f"{name}/>")
-    return name
-
-
 def publish(publisher, client, topic, *payloads, timeout_ms=PATIENCE_MS):
     for payload in payloads:
         publisher.publish_await_acknowledgement(client.message(payload), Topic.of(topic), timeout_ms)

@@ -19,10 +19,7 @@ from tests.metrics.kept_spans import SHAPE, KeptSpans
 
 @pytest.fixture
 def kept(monkeypatch):
-    """What is kept by the global tracer provider, in the place of the one that a program would set up."""
-    spans = KeptSpans()
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
-    return spans
+    return KeptSpans.of_process(monkeypatch)
 
 
 async def publish(trial, key, spans=None):

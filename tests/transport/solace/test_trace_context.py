@@ -17,6 +17,7 @@ from lbg_runtime.transport.solace.paths import choose_paths
 from lbg_runtime.transport.solace.trace_context import TraceContexts
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.foreign_client import Context, ForeignClient
+from tests.transport.solace.fast.surprises import WithoutFunctions
 
 MakeTransport = Callable[..., SolaceTransport]
 CREATION: Context = (b"\xc1" * 16, b"\xc2" * 8, True, "created=1")
@@ -111,16 +112,6 @@ def test_a_context_is_found_among_the_properties(maker: ForeignClient, case: str
     assert properties == expected
 
 
-class _Without:
-    """A library that lacks the functions of trace contexts."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __getitem__(self, name: str) -> object:
-        raise AttributeError(f"undefined symbol: {name}")
-
-
 def _misreading(self: TraceContexts, native: object, kind: object) -> dict[str, str]:
     return OTHER_PROPERTIES
 
@@ -131,7 +122,7 @@ def _misreading(self: TraceContexts, native: object, kind: object) -> dict[str, 
         (
             trace_context,
             "PyDLL",
-            _Without,
+            WithoutFunctions,
             "the client lacks a function: undefined symbol: solClient_msg_tracing_getSpanIdByte",
         ),
         (TraceContexts, "_read", _misreading, "a context was read as something else"),
@@ -152,7 +143,7 @@ async def test_a_client_that_does_otherwise_carries_none_and_one_line_says_so(
 
 
 def test_nothing_is_tried_where_no_traces_are_carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_context, "PyDLL", _Without)
+    monkeypatch.setattr(trace_context, "PyDLL", WithoutFunctions)
     with capture_logs() as log:
         choose_paths(ClientPathChoice.FAST)
     assert log == []
