@@ -1,11 +1,12 @@
 """A gate with a flow around it that does nothing by itself, and what comes into its queue."""
 
 from collections.abc import Collection
+from typing import Self
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
-from lbg_runtime.core.restripe.news import ShardLeft, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesFinished, StripesNews
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeFinish,
@@ -70,6 +71,13 @@ class Queue:
     def __init__(self, gate: StripeGate | None = None) -> None:
         self.gate = gate or StripeGate(QUEUE_INDEX, SHAPE, PREFIX)
         self.in_flight = InFlight(1_000)
+
+    @classmethod
+    def with_plan(cls) -> Self:
+        """Its plan, delivery 1, has been read."""
+        queue = cls()
+        assert queue.get(1, PLAN) == [PlanReached(PLAN)]
+        return queue
 
     def get(self, number: int, content: StripeRecord | int | str | bytes) -> list[str | StripesNews]:
         """A delivery of this number comes."""

@@ -22,10 +22,7 @@ from tests.core.restripe.gate_shell import (
 
 @pytest.fixture
 def queue() -> Queue:
-    """Its plan, delivery 1, has been read."""
-    queue = Queue()
-    assert queue.get(1, PLAN) == [PlanReached(PLAN)]
-    return queue
+    return Queue.with_plan()
 
 
 class TestRecordsThatComeAgain:

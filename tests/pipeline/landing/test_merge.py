@@ -4,6 +4,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -165,109 +166,97 @@ def test_each_message_comes_once_and_its_key_in_order_whatever_members_do(
 ) -> None:
     """`often`: how often a reader looks. `prunes`: what it has read may be pruned then."""
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        log_on_disk = LogOnDisk(Path(folder) / "log")
-        try:
-            broker = Broker(chance, log_on_disk)
-            log = LandingLog(log_on_disk.root)
-            chain: list[Mapping[str, int]] = [{}]
-            parts: list[list[str]] = []
-            for step in range(steps + 1):
-                if step == steps:
-                    broker.finish()
-                else:
-                    broker.step()
-                if step == steps or chance.random() < often:
-                    end = {name: extent.rows for name, extent in log.lanes().items()}
-                    while any(end[name] > chain[-1].get(name, 0) for name in end):
-                        # In one part, or in several small ones.
-                        if chance.random() < 0.5:
-                            most = chance.choice([None, 1, 900, 5_000])
-                            part = plan_end(chain[-1], end, log.pieces, log.cut, chance.randint(1, 9), most)
-                            chain.append(part)
-                        else:
-                            chain.append(end)
-                        parts.append(ids_of(log.read_queue(QUEUE, chain[-2], chain[-1])))
-                    if prunes and chance.random() < 0.5:
-                        list(prune(log_on_disk.root, broker.now, clock_us=lambda: 1))
-            everything = [row_id for part in parts for row_id in part]
-            assert len(everything) == len(set(everything)) == len(broker.queue)
-            assert_keys_in_order(everything)
-            # Again, by somebody else, now that everything has landed.
-            other = LandingLog(log_on_disk.root)
-            for start, end, part in zip(chain, chain[1:], parts, strict=False):
-                assert part == naive(broker, start, end)
-                try:
-                    assert ids_of(other.read_queue(QUEUE, start, end)) == part
-                except LandingRowsPruned:
-                    assert prunes
-        finally:
-            log_on_disk.close()
+    with tempfile.TemporaryDirectory() as folder, closing(LogOnDisk(Path(folder) / "log")) as log_on_disk:
+        broker = Broker(chance, log_on_disk)
+        log = LandingLog(log_on_disk.root)
+        chain: list[Mapping[str, int]] = [{}]
+        parts: list[list[str]] = []
+        for step in range(steps + 1):
+            if step == steps:
+                broker.finish()
+            else:
+                broker.step()
+            if step == steps or chance.random() < often:
+                end = {name: extent.rows for name, extent in log.lanes().items()}
+                while any(end[name] > chain[-1].get(name, 0) for name in end):
+                    # In one part, or in several small ones.
+                    if chance.random() < 0.5:
+                        most = chance.choice([None, 1, 900, 5_000])
+                        part = plan_end(chain[-1], end, log.pieces, log.cut, chance.randint(1, 9), most)
+                        chain.append(part)
+                    else:
+                        chain.append(end)
+                    parts.append(ids_of(log.read_queue(QUEUE, chain[-2], chain[-1])))
+                if prunes and chance.random() < 0.5:
+                    list(prune(log_on_disk.root, broker.now, clock_us=lambda: 1))
+        everything = [row_id for part in parts for row_id in part]
+        assert len(everything) == len(set(everything)) == len(broker.queue)
+        assert_keys_in_order(everything)
+        # Again, by somebody else, now that everything has landed.
+        other = LandingLog(log_on_disk.root)
+        for start, end, part in zip(chain, chain[1:], parts, strict=False):
+            assert part == naive(broker, start, end)
+            try:
+                assert ids_of(other.read_queue(QUEUE, start, end)) == part
+            except LandingRowsPruned:
+                assert prunes
 
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_of_any_chain_of_offsets_each_message_is_in_exactly_one_part(seed: int) -> None:
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        log_on_disk = LogOnDisk(Path(folder) / "log")
-        try:
-            broker = Broker(chance, log_on_disk)
-            for _ in range(60):
-                broker.step()
-            broker.finish()
-            log = LandingLog(log_on_disk.root)
-            last = {name: extent.rows for name, extent in log.lanes().items()}
-            at = dict.fromkeys(last, 0)
-            everything: list[str] = []
-            while at != last:
-                to = {name: chance.choice([at[name], chance.randint(at[name], rows)]) for name, rows in last.items()}
-                if chance.random() < 0.1:
-                    to = last
-                found = ids_of(log.read_queue(QUEUE, at, to))
-                assert found == naive(broker, at, to)
-                everything += found
-                at = dict(to)
-            assert sorted(everything) == sorted(id_of(*each, broker.times[each]) for each in broker.queue)
-        finally:
-            log_on_disk.close()
+    with tempfile.TemporaryDirectory() as folder, closing(LogOnDisk(Path(folder) / "log")) as log_on_disk:
+        broker = Broker(chance, log_on_disk)
+        for _ in range(60):
+            broker.step()
+        broker.finish()
+        log = LandingLog(log_on_disk.root)
+        last = {name: extent.rows for name, extent in log.lanes().items()}
+        at = dict.fromkeys(last, 0)
+        everything: list[str] = []
+        while at != last:
+            to = {name: chance.choice([at[name], chance.randint(at[name], rows)]) for name, rows in last.items()}
+            if chance.random() < 0.1:
+                to = last
+            found = ids_of(log.read_queue(QUEUE, at, to))
+            assert found == naive(broker, at, to)
+            everything += found
+            at = dict(to)
+        assert sorted(everything) == sorted(id_of(*each, broker.times[each]) for each in broker.queue)
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_what_is_left_comes_as_if_what_was_pruned_unread_had_come_in_its_place(seed: int) -> None:
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        log_on_disk = LogOnDisk(Path(folder) / "log")
-        try:
-            broker = Broker(chance, log_on_disk)
-            log = LandingLog(log_on_disk.root)
-            at: Mapping[str, int] = {}
-            everything: list[str] = []
-            for step in range(101):
-                if step == 100:
-                    broker.finish()
-                else:
-                    broker.step()
-                if step < 100 and chance.random() < 0.9:
-                    continue
-                list(prune(log_on_disk.root, broker.now - chance.randint(0, 5), clock_us=lambda: 1))
-                extents = log.lanes()
-                left = {name: extent.first_row for name, extent in extents.items()}
-                end: Mapping[str, int] = {name: extent.rows for name, extent in extents.items()}
-                if step < 100 and chance.random() < 0.5:
-                    most = chance.choice([None, 1, 900, 5_000])
-                    cut = partial(log.cut, skips_pruned=True)
-                    end = plan_end(at, end, log.pieces, cut, chance.randint(1, 9), most)
-                found = ids_of(log.read_queue(QUEUE, at, end, skips_pruned=True))
-                assert found == naive(broker, at, end, left)
-                everything += found
-                at = end
-            assert len(everything) == len(set(everything))
-            numbers: dict[str, int] = defaultdict(int)
-            for row_id in everything:
-                number, _, key = row_id.partition(".")[2].split("/")
-                assert int(number) > numbers[key]
-                numbers[key] = int(number)
-        finally:
-            log_on_disk.close()
+    with tempfile.TemporaryDirectory() as folder, closing(LogOnDisk(Path(folder) / "log")) as log_on_disk:
+        broker = Broker(chance, log_on_disk)
+        log = LandingLog(log_on_disk.root)
+        at: Mapping[str, int] = {}
+        everything: list[str] = []
+        for step in range(101):
+            if step == 100:
+                broker.finish()
+            else:
+                broker.step()
+            if step < 100 and chance.random() < 0.9:
+                continue
+            list(prune(log_on_disk.root, broker.now - chance.randint(0, 5), clock_us=lambda: 1))
+            extents = log.lanes()
+            left = {name: extent.first_row for name, extent in extents.items()}
+            end: Mapping[str, int] = {name: extent.rows for name, extent in extents.items()}
+            if step < 100 and chance.random() < 0.5:
+                most = chance.choice([None, 1, 900, 5_000])
+                cut = partial(log.cut, skips_pruned=True)
+                end = plan_end(at, end, log.pieces, cut, chance.randint(1, 9), most)
+            found = ids_of(log.read_queue(QUEUE, at, end, skips_pruned=True))
+            assert found == naive(broker, at, end, left)
+            everything += found
+            at = end
+        assert len(everything) == len(set(everything))
+        numbers: dict[str, int] = defaultdict(int)
+        for row_id in everything:
+            number, _, key = row_id.partition(".")[2].split("/")
+            assert int(number) > numbers[key]
+            numbers[key] = int(number)

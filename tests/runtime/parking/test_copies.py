@@ -20,7 +20,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import ParkingNotReady, PublishRefused
+from lbg_runtime.model.errors import ParkingNotReady
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.runtime.clock import wall_us
@@ -30,6 +30,7 @@ from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.refusals import refused
 from tests.runtime.parking.scripted_session import Session
 from tests.runtime.parking.slowness import settle_late, slow_down
 
@@ -63,9 +64,7 @@ async def test_a_second_copy_that_is_refused_leaves_the_first_one_the_only_one(t
         copies.append(message)
         if len(copies) != 2:
             return send(transport, message)
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_exception(PublishRefused(PARKING, "Spool Over Quota"))
-        return answer
+        return refused(PARKING, "Spool Over Quota")
 
     async with trial.running(trial.member(work=work, **PARK)):
         await ready(trial)
@@ -94,9 +93,7 @@ async def test_a_message_that_is_too_large_with_its_error_is_parked_without_it(t
         if is_copy(message):
             copies.append(decode_entry(message))
             if copies[-1].error:
-                answer = asyncio.get_running_loop().create_future()
-                answer.set_exception(PublishRefused(PARKING, "Document Is Too Large"))
-                return answer
+                return refused(PARKING, "Document Is Too Large")
         return send(transport, message)
 
     async with trial.running(trial.member(work=work, **PARK)):

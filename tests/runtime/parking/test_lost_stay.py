@@ -19,7 +19,7 @@ from lbg_runtime.core.parking.records import (
     ParkingOwner,
     encode_entry,
 )
-from lbg_runtime.model.errors import BindFailed, PublishRefused
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -28,6 +28,7 @@ from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.flow import MemoryFlow
 from tests.runtime.parking.poisoned import parked
+from tests.runtime.parking.refusals import refused
 from tests.runtime.parking.scripted_session import KeptFlow, Session
 
 SETTINGS = {
@@ -268,9 +269,7 @@ async def test_an_order_to_drop_that_the_broker_never_takes_keeps_the_stay_no_lo
     await asyncio.sleep(1)
 
     def refuse(message: Message) -> "asyncio.Future[None]":
-        refused = asyncio.get_running_loop().create_future()
-        refused.set_exception(PublishRefused("parked", "no"))
-        return refused
+        return refused("parked", "no")
 
     monkeypatch.setattr(session, "send", refuse)
     stay._obey([PublishDrop(DropAsked("key a", (OWNER, 3)))])

@@ -14,7 +14,6 @@ from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import LedgerEntry, ParkedMessage, ParkingOwner, UnparkAsked, encode_entry
-from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message, PropertyValue
 from lbg_runtime.model.outcome import Outcome
@@ -25,6 +24,7 @@ from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.base import Messenger
+from tests.runtime.parking.refusals import refused
 from tests.runtime.parking.scripted_session import Session
 
 PARKING = QueueName("parked")
@@ -171,9 +171,7 @@ class FullSession(Session):
         self.tries += 1
         if not self.is_full:
             return super().send(message)
-        refused = asyncio.get_running_loop().create_future()
-        refused.set_exception(PublishRefused(PARKING, "Queue Over Quota"))
-        return refused
+        return refused(PARKING, "Queue Over Quota")
 
 
 async def test_a_fence_without_room_is_tried_again_once_a_second_until_there_is_some_and_the_reason_told() -> None:

@@ -1,7 +1,5 @@
 """A parking queue without its subscription, or far behind: the broker confirms, and nothing comes for a while."""
 
-import asyncio
-
 from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
@@ -14,12 +12,12 @@ from lbg_runtime.core.parking.records import (
     decode_entry,
     encode_entry,
 )
-from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.parking.poisoned import Poisoned, entries, parked, parking
+from tests.runtime.parking.refusals import refused
 from tests.runtime.parking.slowness import settle_late, slow_down
 
 SETTINGS = {
@@ -212,9 +210,7 @@ async def test_an_order_to_drop_second_copies_that_cannot_be_sent_holds_a_stop_u
     def refuse_drops(transport, message):
         if not message.topic.startswith("lbg-parked/") or not isinstance(decode_entry(message), DropAsked):
             return send(transport, message)
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_exception(PublishRefused(message.topic, "Spool Over Quota"))
-        return answer
+        return refused(message.topic, "Spool Over Quota")
 
     with capture_logs() as logs:
         async with running(story.handlers, members=2, settings=SETTINGS) as group:
@@ -233,16 +229,14 @@ async def test_an_order_to_drop_second_copies_that_cannot_be_sent_holds_a_stop_u
 
 
 async def test_an_order_to_drop_second_copies_that_is_refused_for_a_while_is_told_once_and_so_is_its_end(monkeypatch):
-    story, send, delay, refused = Story(), MemoryTransport.send, slow_down(monkeypatch, 0), []
+    story, send, delay, refusals = Story(), MemoryTransport.send, slow_down(monkeypatch, 0), []
 
     def refuse_some(transport, message):
         is_drop = message.topic.startswith("lbg-parked/") and isinstance(decode_entry(message), DropAsked)
-        if not is_drop or len(refused) == 3:
+        if not is_drop or len(refusals) == 3:
             return send(transport, message)
-        refused.append(message)
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_exception(PublishRefused(message.topic, "Spool Over Quota"))
-        return answer
+        refusals.append(message)
+        return refused(message.topic, "Spool Over Quota")
 
     with capture_logs() as logs:
         async with running(story.handlers, members=2, settings=SETTINGS) as group:
@@ -254,7 +248,7 @@ async def test_an_order_to_drop_second_copies_that_is_refused_for_a_while_is_tol
             await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
             await group.until(lambda: any(log["event"] == "parking_drop_sent" for log in logs), within_s=10)
             await hurry(delay, group)
-    assert len(refused) == 3
+    assert len(refusals) == 3
     (begin,) = (log for log in logs if log["event"] == "parking_drop_not_sent")
     (end,) = (log for log in logs if log["event"] == "parking_drop_sent")
     assert (begin["log_level"], begin["waiting"], end["log_level"], end["waiting"]) == ("warning", 1, "info", 0)
