@@ -39,6 +39,7 @@ from lbg_runtime.model.errors import (
     SempError,
     SempMissing,
     UserError,
+    VpnNotUp,
 )
 from lbg_runtime.semp.client import SempClient
 
@@ -143,7 +144,7 @@ class GroupAdmin:
         try:
             return await self._look_and_delete(spec, begun, force=force, on_step=note)
         except (SempError, asyncio.CancelledError) as error:
-            is_as_it_was = isinstance(error, GroupInUse) and _is_quieting(begun)
+            is_as_it_was = isinstance(error, GroupInUse | VpnNotUp) and _is_quieting(begun)
             if begun and not (is_as_it_was or isinstance(error, GroupMissing)):
                 expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
                 _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
@@ -153,7 +154,7 @@ class GroupAdmin:
         for looks_left in reversed(range(_LOOKS)):
             try:
                 return await self._delete_what_is_there(spec, force=force, on_step=on_step)
-            except GroupInUse:
+            except (GroupInUse, VpnNotUp):
                 if _is_quieting(begun):
                     await self._executor.take_back(begun)
                 raise
