@@ -192,6 +192,9 @@ class World:
     def look_at_end(self, member, handling):
         """Called when a delivery has ended in a member."""
 
+    def look_at_rest(self, member):
+        """Called when a member to which nothing has happened has handled all there is."""
+
     def check_may_begin(self, member, identity, queue, epoch):
         if not member.may_begin or self.loop.time() > member.lost_s.get((queue, epoch), inf):
             self.fault(f"{identity} was begun although it was to be left to others")
@@ -313,6 +316,7 @@ class World:
         await self.publish("b", "a")
         b.start()
         await self.until_handled(b)
+        self.look_at_rest(b)
         b.leave("stop")
         await b.until_ended()
         b.check_end(is_clean=True)

@@ -16,9 +16,24 @@ from lbg_runtime.model.errors import LbgError
 from tests.runtime.drawn_worlds import drawn
 from tests.runtime.every_step import World
 from tests.runtime.mishaps import MISHAPS, TROUBLES, faults
-from tests.runtime.worlds import ParkingWorld, PartitionedWorld, RestripedWorld, SharedWorld, StoppedWorld
+from tests.runtime.worlds import (
+    ParkingWorld,
+    PartitionedWorld,
+    RestripedWorld,
+    SharedParkingWorld,
+    SharedWorld,
+    StoppedWorld,
+)
 
-COUNTS = {World: 60, ParkingWorld: 30, StoppedWorld: 20, SharedWorld: 20, PartitionedWorld: 20, RestripedWorld: 12}
+COUNTS = {
+    World: 80,
+    ParkingWorld: 30,
+    StoppedWorld: 20,
+    SharedWorld: 20,
+    SharedParkingWorld: 12,
+    PartitionedWorld: 20,
+    RestripedWorld: 12,
+}
 """How many worlds of each story are tried here."""
 
 TROUBLED = ("provision", "has_queue", "subscribe", "bind", "send", "send", "send")

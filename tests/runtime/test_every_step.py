@@ -28,6 +28,7 @@ from tests.runtime.worlds import (
     ParkingWorld,
     PartitionedWorld,
     RestripedWorld,
+    SharedParkingWorld,
     SharedWorld,
     StoppedWorld,
 )
@@ -37,6 +38,7 @@ WORLDS = {
     ParkingWorld: 50,
     StoppedWorld: 80,
     SharedWorld: 260,
+    SharedParkingWorld: 430,
     PartitionedWorld: 130,
     RestripedWorld: 587,
     JournaledWorld: 60,

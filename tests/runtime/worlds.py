@@ -24,8 +24,6 @@ from tests.runtime.every_step import World
 from tests.runtime.mishaps import Mishap
 from tests.runtime.restripe.restripe_world import EngineQueues
 
-PARKING = parking_queue("orders", 0)
-
 
 class ParkingWorld(World):
     """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
@@ -45,7 +43,7 @@ class ParkingWorld(World):
         return identity[0] == "b"
 
     def sections(self, name):
-        return {"failure": {"attempts": 2, "then": "park"}}
+        return super().sections(name) | {"failure": {"attempts": 2, "then": "park"}}
 
     async def life(self):
         a = self.members["a"]
@@ -61,8 +59,11 @@ class ParkingWorld(World):
         if a.is_there:
             a.leave("stop")
 
-    async def end_of_life(self):
+    def mend(self):
         self._is_mended = True
+
+    async def end_of_life(self):
+        self.mend()
         await super().end_of_life()
 
     def is_work_left(self):
@@ -70,7 +71,8 @@ class ParkingWorld(World):
         if parked and self.loop.time() >= self._asks_at_s:
             self._asks_at_s = self.loop.time() + 2
             for key in ("a", "b"):
-                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), PARKING))
+                parking = parking_queue("orders", ord(key) % self.QUEUES)
+                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), parking))
         return bool(parked) or super().is_work_left()
 
 
@@ -105,6 +107,21 @@ class SharedWorld(World):
             await a.until_ended()
         await self.publish("a", "b")
         await self.until_handled(c)
+
+
+class SharedParkingWorld(ParkingWorld, SharedWorld):
+    """The same, and the first message of key b fails for good, and is parked, until a has been there for a while."""
+
+    async def life(self):
+        a, c = self.members["a"], self.member("c")
+        c.start()
+        await asyncio.sleep(6)
+        self.loop.counts = True
+        await self.publish("b")
+        a.start()
+        mends = self.loop.call_later(5, self.mend)
+        await self.share(8)
+        mends.cancel()
 
 
 class PartitionedWorld(SharedWorld):
