@@ -32,7 +32,7 @@ from lbg_runtime.journal.reader import (
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import is_sendable
-from lbg_runtime.model.record import FileKind
+from lbg_runtime.model.record import FILE_SUFFIXES, FileKind
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import (
     CONFIRMED,
@@ -76,8 +76,8 @@ class LaidOut:
 
 
 def find_run(directory: Path) -> Path | None:
-    """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or is no
-    directory that can be read, and as `check_footers`."""
+    """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or journals as
+    well, or is no directory that can be read, and as `check_footers`."""
     check_directory(directory)
     found = (
         [directory] if _is_run(directory) else [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
@@ -87,6 +87,10 @@ def find_run(directory: Path) -> Path | None:
         raise UserError(str(directory), f"{len(found)} runs", f"one of them, such as {names}")
     if not found:
         return None
+    if any(files_of(directory, kind) for kind in FILE_SUFFIXES):
+        # The journals may be of another run, or have gone on since.
+        what = f"journals or ledgers, and {found[0].name} that was laid out before"
+        raise UserError(str(directory), what, f"{found[0]}, or a folder with the former alone")
     _check_text(directory)
     check_footers(found[0])
     return found[0]

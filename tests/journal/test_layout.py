@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +97,22 @@ def test_a_run_of_several_ids_or_none_has_a_name_too(journals: Path, tmp_path: P
     for path in journals.glob("*.member.jsonl"):
         path.write_bytes(b"")
     assert lay_out(journals, tmp_path).name == "run=unnamed"
+
+
+def test_a_run_beside_journals_is_not_taken_for_them(journals: Path) -> None:
+    """They may have gone on since, or be those of another run."""
+    run = lay_out(journals, journals)
+    assert find_run(run) == run
+    refused = f"journals or ledgers, and run=run that was laid out before; expected {run}, or"
+    with pytest.raises(UserError, match=re.escape(refused)):
+        find_run(journals)
+    for path in journals.glob("*.member.jsonl"):
+        path.unlink()
+    with pytest.raises(UserError, match="was laid out before"):
+        find_run(journals)
+    for path in journals.glob("*.ledger.jsonl"):
+        path.unlink()
+    assert find_run(journals) == run
 
 
 def test_what_others_put_beside_the_files_of_a_run_is_left_alone(journals: Path, tmp_path: Path) -> None:
