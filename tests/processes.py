@@ -39,6 +39,15 @@ def until_said(process: "subprocess.Popen[Any]", log: Path, text: str, times: in
     return said
 
 
+def until_line(process: "subprocess.Popen[str]", sign: str, times: int = 1) -> str:
+    """Read its standard error until so many lines have this, and return the last; bounded by the test's own limit."""
+    for line in process.stderr or ():
+        times -= sign in line
+        if times == 0:
+            return line
+    raise AssertionError(f"it ended with {process.wait()} before {sign}")
+
+
 def lines_of(pipe: Iterable[str] | None) -> Iterator[str]:
     """What a process says, line by line, until it ends; for a thread, under which `running` may close the pipe."""
     with suppress(ValueError):

@@ -21,7 +21,7 @@ from lbg_runtime.cli.importing import importing, missing_extra
 from lbg_runtime.cli.main import lacks_descriptors
 from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_line
 
 pytestmark = pytest.mark.real_time
 
@@ -260,17 +260,10 @@ threading.Thread(target=threading.Event().wait, name="the-users-own").start()
 SOON = "from lbg_runtime.cli import main; main.EXIT_GRACE_S = 0.1; main.main()"
 
 
-def _until(process, event):
-    for line in process.stderr:
-        if f'"event": "{event}"' in line:
-            return line
-    raise AssertionError(f"it ended with {process.wait()} before {event}")
-
-
 def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_has_left(lbg, folder):
     (folder / "shop.py").write_text("import asyncio" + LATE_SIGNALS + SHOP + LATER_TASK)
     with lbg.running(folder, "run", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        _until(process, "member_started")
+        until_line(process, '"event": "member_started"')
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
@@ -321,7 +314,7 @@ def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(warm,
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with warm.running(SOON, "run", "--json", cwd=folder, **streams) as process:
-        _until(process, "member_started")
+        until_line(process, '"event": "member_started"')
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
@@ -365,7 +358,7 @@ def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(warm, folder, pr
             if unbuffered
             else warm.running(soon, *arguments, **options)
         ) as process:
-            _until(process, "member_started")
+            until_line(process, '"event": "member_started"')
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
     finally:

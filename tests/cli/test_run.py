@@ -22,7 +22,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.supervisor import StopReport
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_line
 
 app = command_line()
 
@@ -44,14 +44,9 @@ def member(tmp_path):
 
 
 def _until(process: subprocess.Popen[str], event: str, times: int = 1) -> dict[str, object]:
-    """Read the member's log up to an event; the test's own time limit is the bound."""
-    for line in process.stderr:
-        entry = json.loads(line)
-        if entry["event"] == event:
-            times -= 1
-            if times == 0:
-                return entry
-    raise AssertionError(f"it ended with {process.wait()} before {event}")
+    """Read the member's log up to an event."""
+    entry: dict[str, object] = json.loads(until_line(process, f'"event": "{event}"', times))
+    return entry
 
 
 def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.docker.files import ROOT
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_line
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(300)]
 
@@ -33,15 +33,6 @@ async def keep(message):
 """
 
 
-def until(process: "subprocess.Popen[str]", sign: str, times: int = 1) -> str:
-    """Bounded by the test's own time limit."""
-    for line in process.stderr or ():
-        times -= sign in line
-        if times == 0:
-            return line
-    raise AssertionError(f"it ended with {process.wait()} before {sign}")
-
-
 def below(pid: int) -> list[int]:
     """Its child processes."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -51,7 +42,7 @@ def below(pid: int) -> list[int]:
 def broker() -> Iterator[str]:
     """The address of a broker for all tests, each of which has a group of its own on it."""
     with running([*LBG, "broker", "--smf", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
-        yield until(process, "lbg broker ready: ").split()[4].rstrip(",")
+        yield until_line(process, "lbg broker ready: ").split()[4].rstrip(",")
 
 
 @contextmanager
@@ -80,21 +71,21 @@ def container(broker: str, group: str, folder: Path, *options: str):
 
 def test_members_that_it_started_are_stopped_in_order_and_reaped(broker: str, tmp_path: Path) -> None:
     with container(broker, "several", tmp_path, "--processes", "2") as outside:
-        until(outside, '"member_started"', times=2)
+        until_line(outside, '"member_started"', times=2)
         (first,) = below(outside.pid)
         assert Path(f"/proc/{first}/status").read_text().count("\nNSpid:\t") == 1
         assert len(below(first)) == 2
         os.kill(first, signal.SIGTERM)
-        until(outside, '"member_left"', times=2)
+        until_line(outside, '"member_left"', times=2)
         assert outside.wait(PATIENCE_S) == 0
 
 
 def test_one_member_drains_and_its_exit_code_is_the_containers(broker: str, tmp_path: Path) -> None:
     with container(broker, "one", tmp_path) as outside:
-        until(outside, '"change": "active"', times=2)
+        until_line(outside, '"change": "active"', times=2)
         (first,) = below(outside.pid)
         os.kill(first, signal.SIGTERM)
-        until(outside, '"left_behind": 0')
+        until_line(outside, '"left_behind": 0')
         assert outside.wait(PATIENCE_S) == 0
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,7 @@ from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.certificates import KEY_PASSWORD, Certificates
-from tests.patience import PATIENCE_S
+from tests.transport.solace.steps import eventually
 
 pytestmark = pytest.mark.real_time
 
@@ -216,7 +216,7 @@ async def test_a_certificate_that_was_renewed_in_its_file_is_shown_after_an_outa
         await asyncio.to_thread(file.write_bytes, renewed)
         server.faults.drop()
         clients = server.engine.administration.clients
-        await until(lambda: [each.username for each in clients("default")] == ["renewed"])
+        await eventually(lambda: [each.username for each in clients("default")] == ["renewed"])
 
 
 # -- tokens
@@ -247,12 +247,6 @@ async def test_a_token_stands_for_a_username(certificates: Certificates, token_f
             assert username_of(server) == "billing"
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110  # neither the client nor the broker has an event for it
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("change_before_the_cut", [True, False], ids=["in time", "with the outage"])
 async def test_a_token_that_was_replaced_is_shown_after_an_outage(
     certificates: Certificates,
@@ -270,12 +264,12 @@ async def test_a_token_that_was_replaced_is_shown_after_an_outage(
             await session.bind(QueueName("q"), Epoch(1), events.append)
             await asyncio.to_thread(token_file.write_text, "second-token")
             if change_before_the_cut:
-                await until(lambda: getattr(session._session, "token", "") == "second-token")
+                await eventually(lambda: getattr(session._session, "token", "") == "second-token")
             tokens_of(server).clear()
             tokens_of(server)["second-token"] = "renewed"
             server.faults.drop()
             clients = server.engine.administration.clients
-            await until(lambda: [each.username for each in clients("default")] == ["renewed"])
+            await eventually(lambda: [each.username for each in clients("default")] == ["renewed"])
     if change_before_the_cut:
         # The client came back by itself: the handle is the same, and what it holds can still be settled.
         assert not [event for event in events if isinstance(event, FlowDown)]
@@ -292,7 +286,7 @@ async def test_a_new_session_shows_the_former_token_while_there_is_no_other(
             assert former is not None
             await asyncio.to_thread(token_file.write_text, "")
             session._replace(former, "for a test")
-            await until(lambda: session.is_connected)
+            await eventually(lambda: session.is_connected)
             assert session._session is not former
             assert username_of(server) == "billing"
 
