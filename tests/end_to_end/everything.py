@@ -9,9 +9,10 @@ applications, one for each way in which events reach them; `landed` lands. With 
 `striped` and `partitioned` are counted, and cycle; otherwise those of `parked` are counted.
 
 Each member and application has a thread that deals blows to it, drawn from the seed and its name, beside all others; so
-have the publisher, whose every life has a ledger, the broker, the database, the queues of `striped`, the keys of
-`parked`, and those who only look: the live page, `lbg validate --live`, `lbg group status`, `lbg why`. In the end each
-published message must have been handled in each group, those of a key in order, its effect once, its transaction whole.
+have the publisher, whose every life has a ledger, the broker, which comes back at the other of two hosts, the database,
+the queues of `striped`, the keys of `parked`, and those who only look: the live page, `lbg validate --live`, `lbg group
+status`, `lbg why`. In the end each published message must have been handled in each group, those of a key in order, its
+effect once, its transaction whole.
 What a life of the publisher that was killed had on its way may have been published or not, but for all groups alike.
 The journals are judged by the rule of `lbg bench soak`: what a member that was cut off, silent or stopped cannot have
 known is no mistake. Exit code 1, and the folder stays, where something is wrong.

@@ -116,7 +116,7 @@ def effects_in(stage: Stage, group: str) -> list[Place]:
 def parts_in(stage: Stage, group: str) -> list[str]:
     """The payloads of what its handlers have published, in the order of their queue, from which nobody else takes."""
     properties = {
-        "solace.messaging.transport.host": f"tcp://{stage.smf}",
+        "solace.messaging.transport.host": ",".join(stage.hosts),
         "solace.messaging.service.vpn-name": "default",
         "solace.messaging.authentication.scheme.basic.username": "reader",
         "solace.messaging.authentication.scheme.basic.password": "",
@@ -163,7 +163,7 @@ def _is_cycling(group: str, rebind: str) -> bool:
 def _configure(stage: Stage, group: str, rebind: str, file: str = "config.yaml", **more: object) -> None:
     count = len(WAYS) if group == "served" else 2
     settings = {
-        "connection": {"transport": "solace", "host": f"tcp://{stage.smf}", "username": group},
+        "connection": {"transport": "solace", "host": stage.hosts, "username": group},
         "semp": {"url": f"http://{stage.semp}", "password": "admin", "publish_topics": [_parts(group)]},
         "group": {"name": group, **SHAPE, **({"backend": "partitioned"} if group == PARTITIONED else {})},
         "membership": {

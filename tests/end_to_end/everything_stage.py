@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.addresses import OWN_HOST
+from tests.addresses import OWN_HOST, own_ports
 from tests.guard.postgres_server import Server, running_server
 from tests.patience import PATIENCE_S
 from tests.processes import whole_lines
@@ -60,19 +60,22 @@ class Stage:
         """By group."""
         self._begun: set[str] = set()
         self._stack, self._pace, self._lock = stack, pace, threading.Lock()
-        self.smf = self.semp = self._faults = f"{OWN_HOST}:0"
+        self.hosts = [f"tcp://{OWN_HOST}:{port}" for port in own_ports(2)]
+        """Of a redundant pair: each life of the broker is at the other one, with what the one before has stored."""
+        self.semp = self._faults = f"{OWN_HOST}:0"
         self.broker_hit_s = self._database_hit_s = -math.inf
         """When it was started again, by `time.monotonic`; in the future while it is away."""
         self._broker = self._start_broker()
         self.database: Server = stack.enter_context(running_server())
 
     def _start_broker(self) -> Copy:
-        """On the same ports again, with what it had stored."""
+        """With what it had stored; administrators find it where it was."""
         began = len(self._ready_lines())
-        addresses = ("--smf", self.smf, "--semp", self.semp, "--faults", self._faults)
+        host = self.hosts[began % len(self.hosts)].removeprefix("tcp://")
+        addresses = ("--smf", host, "--semp", self.semp, "--faults", self._faults)
         broker = self.run(self.folder, "broker", LBG, "broker", *addresses, "--store", "store")
         ready = self.until("the broker is ready", lambda: self._ready_lines()[began:])
-        self.smf, self.semp, self._faults = (each.rpartition(" ")[2] for each in ready[0].split(", "))
+        _, self.semp, self._faults = (each.rpartition(" ")[2] for each in ready[0].split(", "))
         return broker
 
     def _ready_lines(self) -> list[str]:
