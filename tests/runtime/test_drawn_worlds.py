@@ -5,6 +5,7 @@ order or settled without success, effects are there once, journals are valid, an
 FIRST BEHIND` tries all stories with these numbers, a thousand in some minutes, and prints what is wrong.
 """
 
+import asyncio
 import logging
 import random
 import sys
@@ -12,7 +13,17 @@ import sys
 import pytest
 import structlog
 
+from lbg_runtime.guard.memory import Entry, MemoryGuard
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
+from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.handlers.batches import _Line
+from lbg_runtime.runtime.handlers.failure_policy import FailurePolicy
+from lbg_runtime.runtime.handlers.hooks import QueueHooks, _Assignment
+from lbg_runtime.runtime.handlers.middleware import _Turn
+from lbg_runtime.runtime.handlers.publishing import Confirms
+from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.runners.attempts import Attempt, InterruptedBy, RunningAttempts
 from tests.runtime.drawn_worlds import drawn
 from tests.runtime.every_step import World
 from tests.runtime.mishaps import MISHAPS, TROUBLES, faults
@@ -26,13 +37,13 @@ from tests.runtime.worlds import (
 )
 
 COUNTS = {
-    World: 80,
-    ParkingWorld: 30,
-    StoppedWorld: 20,
-    SharedWorld: 20,
-    SharedParkingWorld: 12,
-    PartitionedWorld: 20,
-    RestripedWorld: 12,
+    World: 60,
+    ParkingWorld: 20,
+    StoppedWorld: 12,
+    SharedWorld: 12,
+    SharedParkingWorld: 8,
+    PartitionedWorld: 12,
+    RestripedWorld: 8,
 }
 """How many worlds of each story are tried here."""
 
@@ -58,6 +69,86 @@ def faults_of(story, seed):
 def test_whatever_is_drawn_keeps_the_laws(story):
     found = {seed: faults_of(story, seed) for seed in range(COUNTS[story])}
     assert {seed: lines for seed, lines in found.items() if lines} == {}
+
+
+async def _wait_for_nothing(*_):
+    pass
+
+
+async def _cut_without_waiting(_, call, handling):
+    call.is_cut = True
+    call.task.cancel()
+
+
+def _begin_all(_, call):
+    for place in call.places.values():
+        place.handling.route.attempts.begin(place.handling)
+
+
+def _forget_who_must_not_begin(line, call):
+    for item, place in list(call.places.items()):
+        try:
+            place.handling.route.attempts.look_before_begin(place.handling)
+        except asyncio.CancelledError:
+            del call.places[item], line._calls[item]
+        else:
+            place.handling.route.attempts.begin(place.handling)
+
+
+def _recall(attempts, queue, epoch):
+    attempts._end_waiting(queue, epoch, InterruptedBy.RECALL)
+
+
+def _interrupt_unseen(attempt, _):
+    attempt.task.cancel()
+
+
+def _open_at_once(hooks, *given, open_for=QueueHooks.open_for):
+    open_for(hooks, *given)
+    return True
+
+
+async def _move_nowhere(queue, handling, report):
+    return queue._targets[report.then].queue
+
+
+def _record_as_settled(journal, *given, handled=MemberJournal.handled, **_):
+    handled(journal, *given, is_settled=True)
+
+
+async def _always(guard, message, effect):
+    entry = guard.entries.setdefault(message.key, Entry(None))
+    entry.value = effect(entry.value)
+    return True
+
+
+PLANTED = {
+    "a batch that is cut short is not waited for": (73, _Line, "_cut_short", _cut_without_waiting),
+    "a batch begins with what others may have": (71, _Line, "_begin_attempts", _begin_all),
+    "what a batch leaves out is forgotten": (71, _Line, "_begin_attempts", _forget_who_must_not_begin),
+    "what was not called counts as tried": (73, RunningAttempts, "recall_put_off", _recall),
+    "a handler that took too long is believed": (8, Attempt, "interrupt", _interrupt_unseen),
+    "a failed message is tried again at once": (1, FailurePolicy, "delay_ms", lambda *_: 0),
+    "no message is the first of its key": (0, SeenKeys, "meet", lambda *_: False),
+    "what fails for good is thrown away": (1, ErrorQueue, "take", _move_nowhere),
+    "what is published is not waited for": (99, Confirms, "all", _wait_for_nothing),
+    "what middleware swallows counts as handled": (3, _Turn, "result", lambda *_: None),
+    "what middleware leaves is not waited for": (3, _Turn, "until_ended", _wait_for_nothing),
+    "messages come before on_assigned is done": (2, QueueHooks, "open_for", _open_at_once),
+    "on_revoked is called while messages are handled": (101, QueueHooks, "count", lambda *_: None),
+    "on_assigned does not wait for the epoch before": (31, _Assignment, "_wait_for_the_one_before", _wait_for_nothing),
+    "a guard has each effect again": (2, MemoryGuard, "once", _always),
+    "all is recorded as settled": (0, MemberJournal, "handled", _record_as_settled),
+    "settlements leave before their records": (131, MemberJournal, "flush", lambda _: None),
+}
+"""Mistakes, to show that they would be found, and from which seed on they are looked for in worlds of one member."""
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_mistake_would_be_found(mistake, monkeypatch):
+    first, *change = PLANTED[mistake]
+    monkeypatch.setattr(*change)
+    assert any(faults_of(World, seed) for seed in range(first, first + 100))
 
 
 if __name__ == "__main__":
