@@ -159,8 +159,8 @@ class StoppedWorld(World):
 
     def __init__(self, loop, trouble):
         super().__init__(loop, trouble)
-        self._handles = ""
-        """The member that has begun a message last."""
+        self._handles = {}
+        """By key, the member that has begun a message of it last."""
 
     def sections(self, name):
         index, count = {"a": (1, 2), "b": (0, 1), "c": (0, 2)}[name]
@@ -171,11 +171,11 @@ class StoppedWorld(World):
         }
 
     def at_work(self, member, identity):
-        self._handles = member.name
+        self._handles[identity[0]] = member.name
         return super().at_work(member, identity)
 
     async def act(self, identity, *, is_first):
-        if identity == ("a", 2) and self._handles == "c":
+        if identity == ("a", 2) and self._handles["a"] == "c":
             self.failed.append(identity)
             raise ValueError("as long as it is with c")
         await asyncio.sleep(0.05)
