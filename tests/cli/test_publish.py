@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -27,8 +27,6 @@ from tests.addresses import OWN_HOST
 from tests.patience import PATIENCE_S
 from tests.processes import running
 from tests.warm import Copy, WarmLbg
-
-PublishCommand = Callable[..., list[str]]
 
 
 @pytest.fixture
