@@ -19,7 +19,6 @@ from lbg_runtime.transport.solace.native import NativeFlowEvent
 
 QUEUE, EPOCH = QueueName("q"), Epoch(1)
 UNREADABLE = UnreadableMessage("for a test", DeliveryId(3))
-CONNECTION = 1
 
 
 class Path:
@@ -57,8 +56,11 @@ class Threads:
         return self.ended
 
 
+SECOND = 2
+
+
 async def heard_in() -> int:
-    return CONNECTION
+    return SECOND
 
 
 class Bench:
@@ -69,8 +71,6 @@ class Bench:
         self.flow = SolaceFlow(
             nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), heard_in, 255
         )
-        # What a control thread notes when it gives the handle up.
-        self.flow._sent_in = CONNECTION
         self.flow.handed_over()
         self.flow.start_intake()
         for number in (1, 2):
@@ -171,18 +171,23 @@ async def test_a_handle_that_cannot_be_unbound_for_want_of_memory_has_ended_and_
     assert bench.threads.begun == ([] if ends_first else [bench.flow.terminate])
 
 
-@pytest.mark.parametrize("is_live", [True, False])
-async def test_of_a_handle_that_has_ended_by_itself_nobody_says_that_its_settlements_arrived(
-    bench: Bench, is_live: bool
+@pytest.mark.parametrize(
+    ("is_live", "sent_in", "arrived"),
+    [(True, SECOND, True), (True, SECOND - 1, False), (True, None, False), (False, SECOND, False)],
+)
+async def test_of_a_handle_that_has_ended_by_itself_or_with_its_connection_nobody_says_that_its_settlements_arrived(
+    bench: Bench, is_live: bool, sent_in: int | None, arrived: bool
 ) -> None:
     """Whatever the broker answers by then: with a settlement that was not taken, or a lost flow, they did not."""
+    # As `terminate` does.
+    bench.flow._sent_in = sent_in
     if not is_live:
         bench.flow.give_up("for a test")
     unbinding = asyncio.ensure_future(bench.flow.unbind())
     await asyncio.wait([unbinding], timeout=1)
     assert not unbinding.done()
     bench.threads.ended.set_result(None)
-    assert await unbinding is is_live
+    assert await unbinding is arrived
     assert bench.threads.begun == [bench.flow.terminate]
     assert await bench.flow.unbind() is False
 
