@@ -372,7 +372,7 @@ async def test_the_figures_say_what_is_parked(trial):
 async def test_members_of_which_only_one_parks_do_not_go_together(trial):
     async with trial.running(trial.discovered("m1", work=Poison(), **PARK)):
         await trial.until_fed()
-        with pytest.raises(ConfigError, match=r"failure.then: another value; expected 'park', as member m1 has it"):
+        with pytest.raises(ConfigError, match=r"failure.then, or `then` of a handler: .* expected park, as member m1"):
             await trial.discovered("m2", work=Poison()).run()
 
 
