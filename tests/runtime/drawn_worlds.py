@@ -15,14 +15,14 @@ from collections import Counter
 from contextlib import suppress
 
 from lbg_runtime.guard.memory import MemoryGuard
-from lbg_runtime.model.failure import ERROR_KEY_PROPERTY, ERROR_KEY_SEQUENCE_PROPERTY
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from tests.runtime.distant_session import LATENCY_S
-from tests.runtime.worlds import JournaledWorld, ParkingWorld, StoppedWorld
+from tests.runtime.worlds import JournaledWorld, ParkingWorld, PartitionedWorld, StoppedWorld
 
 OUT, ASIDE = "out", "lbg-errors/orders"
 """The queues that handlers publish to, and that messages are moved to."""
@@ -206,6 +206,8 @@ class DrawnWorld(JournaledWorld):
         if chance.random() < 0.4:
             self.dispatch |= {"stuck_key": "300ms", "slow_handler": "100ms", "max_waiting_per_key": 1}
         self.limits = 1 if has_stops else chance.choice([1, 2, 2, 3]), chance.choice(["0ms", "10ms", "100ms"])
+        # Without a key of its own, a message has its place among those of its shard, of which each world has two.
+        self.has_keys = chance.random() < 0.85 or parks or isinstance(self, PartitionedWorld)
         self._guard = MemoryGuard()
         self._numbers = Counter()
         """How often this was begun: a message, or a piece of middleware for one."""
@@ -222,15 +224,20 @@ class DrawnWorld(JournaledWorld):
         self._told = {}
         """By member and queue: what its hooks were told."""
         super().__init__(loop, trouble)
+        self._lacks_records |= not self.has_keys
 
     def __repr__(self):
         around = "".join(f", {each.__name__}" for each in self.around)
         then = f", then {self.then}" if self.then else ""
         hooks = ", hooks" if self.has_hooks else ""
-        return f"{type(self).__name__}: {self.kind}{around}{hooks}{then}, {self.dispatch}, {self.limits}"
+        keys = "" if self.has_keys else ", no keys"
+        return f"{type(self).__name__}: {self.kind}{around}{hooks}{then}{keys}, {self.dispatch}, {self.limits}"
 
     def sections(self, name):
-        told = super().sections(name) | {"dispatch": super().sections(name).get("dispatch", {}) | self.dispatch}
+        told = super().sections(name)
+        told["dispatch"] = told.get("dispatch", {}) | self.dispatch
+        if not self.has_keys:
+            told["group"] = told.get("group", {}) | {"key": "json:/none"}
         if self.then is not None:
             told["failure"] = {"attempts": 2, "then": self.then, "dead_message_queue": ASIDE}
         return told
@@ -262,7 +269,7 @@ class DrawnWorld(JournaledWorld):
 
     def aside(self):
         told = [] if self.then is None else [each.properties for each in self.broker.left_on(ASIDE)]
-        return {(each[ERROR_KEY_PROPERTY], each[ERROR_KEY_SEQUENCE_PROPERTY]) for each in told}
+        return {(each[PARTITION_KEY_PROPERTY], each[ERROR_KEY_SEQUENCE_PROPERTY]) for each in told}
 
     def may_be_moved(self, identity):
         is_parked = isinstance(self, ParkingWorld) and identity[0] in {key for key, _ in self.failed}
@@ -326,7 +333,7 @@ class DrawnWorld(JournaledWorld):
     def look_at_end(self, member, handling):
         identity, calls = identity_of(handling.message), self._calls.pop(handling, 0)
         if handling.outcome is not None and handling.end_report is None and handling.attempts:
-            self._loaded.add((member.name, handling.queue, handling.epoch, handling.key))
+            self._loaded.add((member.name, handling.queue, handling.epoch, identity[0]))
             if handling in self._overdue:
                 self.fault(f"{identity} is accepted, although its last attempt took too long")
         if calls > handling.attempts or (calls < handling.attempts and not self.around):
