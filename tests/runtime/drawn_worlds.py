@@ -224,7 +224,6 @@ class DrawnWorld(JournaledWorld):
         self._told = {}
         """By member and queue: what its hooks were told."""
         super().__init__(loop, trouble)
-        self._lacks_records |= not self.has_keys
 
     def __repr__(self):
         around = "".join(f", {each.__name__}" for each in self.around)
@@ -241,6 +240,10 @@ class DrawnWorld(JournaledWorld):
         if self.then is not None:
             told["failure"] = {"attempts": 2, "then": self.then, "dead_message_queue": ASIDE}
         return told
+
+    def verdicts(self):
+        # Journals go by keys.
+        return super().verdicts() if self.has_keys else ("unknown", "invalid")
 
     def create_queues(self):
         super().create_queues()
