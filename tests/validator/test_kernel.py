@@ -19,16 +19,13 @@ from tests.validator.changes import BREAKING, Change, noise, shift_stripe
 from tests.validator.history import Step, World, runs, story
 from tests.validator.reference import count
 from tests.validator.run_files import Run
+from tests.validator.script import broken
 from tests.validator.striping import striped_runs
 
 EXAMPLES = settings(deadline=None, max_examples=25)
 
 Runs = Callable[[], st.SearchStrategy[Run]]
 OF_BOTH_KINDS = pytest.mark.parametrize("runs_of", [runs, striped_runs], ids=["with one striping", "with re-stripings"])
-
-
-def broken_laws(verdict: Verdict) -> set[Law]:
-    return {law for law, found in verdict.counts.items() if found}
 
 
 def counts_of(verdict: Verdict) -> dict[str, int]:
@@ -86,7 +83,7 @@ def test_a_run_in_which_members_are_stopped_for_long_is_valid() -> None:
     without = replace(
         run.tables(), journals=run.tables().journals.drop(["pauses"]).append_column("pauses", no_texts(run))
     )
-    assert broken_laws(validate(without)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.TWO_ACTIVE}
+    assert broken(validate(without)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.TWO_ACTIVE}
 
 
 def no_texts(run: Run) -> pa.Array:
@@ -110,7 +107,7 @@ def test_a_run_that_breaks_one_law_is_caught_by_that_law_and_no_other(law: Law, 
 
     verdict = validate(run.tables())
 
-    assert broken_laws(verdict) == {law}
+    assert broken(verdict) == {law}
     assert verdict.kind is VerdictKind.INVALID
     assert [finding.law for finding in verdict.findings] == [law] * min(verdict.counts[law], WITNESSED_FINDINGS)
     assert all(finding.witnesses for finding in verdict.findings)
