@@ -27,13 +27,12 @@ from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.routes import moves_messages
 from lbg_runtime.runtime.journal import open_journal
-from lbg_runtime.runtime.leaving import TAIL_MS
 from lbg_runtime.runtime.membership import Membership, membership_of_process
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.own_task import until_ended
 from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption, end_all_tasks, exit_code_of
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, TAIL_MS, ExitGuard, Interruption, end_all_tasks, exit_code_of
 from lbg_runtime.runtime.stop import StopCause, insist_on_own_loop, stop_requests
 from lbg_runtime.runtime.supervisor import StopReport, Supervisor
 from lbg_runtime.runtime.suspension import Suspension

@@ -18,15 +18,12 @@ from lbg_runtime.runtime.control_plane import ControlPlane
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.flow.member_flows import MemberFlows
-from lbg_runtime.runtime.shutdown import Interruption
+from lbg_runtime.runtime.shutdown import TAIL_MS, Interruption
 
 _log = structlog.get_logger(__name__)
 
 DRAIN_TOLD_MS = 2_000
 """After this long, a member that is leaving says what it still waits for."""
-
-TAIL_MS = 10_000
-"""How long flows may take to unbind once nothing is handled any more: an unbind waits for the broker's answer."""
 
 
 class _Stage(Enum):

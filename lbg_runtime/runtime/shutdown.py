@@ -19,6 +19,9 @@ USER_MISTAKE = 2
 If it was not at work before, starting it again would change nothing. Handlers cannot cause it.
 """
 
+TAIL_MS = 10_000
+"""How long flows may take to unbind once nothing is handled any more: an unbind waits for the broker's answer."""
+
 EXIT_GRACE_S = 5.0
 """For what is left when all that has its own bound has ended: the user's threads and atexit functions."""
 

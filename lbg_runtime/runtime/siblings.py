@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.runtime.leaving import TAIL_MS
-from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, USER_MISTAKE
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, TAIL_MS, USER_MISTAKE
 from lbg_runtime.runtime.stop import StopCause, child_environment, send_signal, stop_requests
 
 _log = structlog.get_logger(__name__)

@@ -9,9 +9,9 @@ from enum import Enum
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal
-from lbg_runtime.runtime.leaving import TAIL_MS
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.provisioning import provision_queues
+from lbg_runtime.runtime.shutdown import TAIL_MS
 from lbg_runtime.runtime.supervisor import StopReport, Supervisor
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.freezer import Freezer

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from lbg_runtime.config.load import parse_settings
-from lbg_runtime.runtime.leaving import TAIL_MS
-from lbg_runtime.runtime.shutdown import EXIT_GRACE_S
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, TAIL_MS
 from tests.docker.files import DOCKER, KUBERNETES, LBG, PYTHON, ROOT, in_exec_form, instructions, words
 from tests.patience import PATIENCE_S
 

@@ -5,7 +5,7 @@ from math import inf
 
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.parking.records import PARKING_PREFIX
-from lbg_runtime.runtime.leaving import TAIL_MS
+from lbg_runtime.runtime.shutdown import TAIL_MS
 from lbg_runtime.testing.freezer import Freezer
 from tests.runtime.distant_session import DistantTransport
 
