@@ -46,6 +46,14 @@ async def test_who_is_cancelled_again_while_it_ends_leaves_no_port_taken() -> No
     listen(server.address, "--listen").close()
 
 
+async def test_a_server_that_is_to_end_before_it_has_begun_leaves_no_port_taken() -> None:
+    """As that of a member whose broker refuses it at once; older versions of the library went on listening."""
+    quiet = QuietServer(Starlette(), BoundedConnection, last_answers_s=1)
+    async with LoopServer(quiet, ListenAddress(OWN_HOST, 0), "--listen") as server:
+        pass
+    listen(server.address, "--listen").close()
+
+
 async def test_an_answer_without_end_does_not_keep_a_server_that_ends() -> None:
     is_asked = asyncio.Event()
 
