@@ -30,6 +30,9 @@ ClientUsername = Annotated[Text, AfterValidator(printable_text), AfterValidator(
 ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
 
 
+MOST_HOSTS = 16
+"""A longer list is refused by the client when it is to connect."""
+
 _JSON_WEB_TOKEN = re.compile(r"\s*eyJ[\w-]{10,}(\.[\w-]*){2,4}\s*")
 
 
@@ -138,4 +141,6 @@ class ConnectionSettings(Section):
             raise SettingProblem(
                 ("host",), f"{len(self.host)} hosts", "one address to listen on, as transport is embedded"
             )
+        if len(self.host) > MOST_HOSTS:
+            raise SettingProblem(("host",), f"{len(self.host)} hosts", f"at most {MOST_HOSTS}")
         return self

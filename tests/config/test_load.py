@@ -115,6 +115,7 @@ def test_the_number_of_standbys_may_be_all():
 def test_hosts_may_be_a_list():
     settings = _parse(connection={"transport": "solace", "host": ["tcp://a:1", "tcp://b:2"]})
     assert settings.connection.host == ("tcp://a:1", "tcp://b:2")
+    assert len(_parse(connection={"transport": "solace", "host": ["tcp://a:1"] * 16}).connection.host) == 16
 
 
 def test_hosts_may_have_addresses_of_ipv6_and_no_port():
@@ -201,6 +202,10 @@ def test_hosts_may_have_addresses_of_ipv6_and_no_port():
         (
             {"connection": {"host": ["tcp://a", "tcp://b"]}},
             "config.yaml: connection.host: 2 hosts; expected one address to listen on, as transport is embedded",
+        ),
+        (
+            {"connection": {"transport": "solace", "host": ["tcp://a:1"] * 17}},
+            "config.yaml: connection.host: 17 hosts; expected at most 16",
         ),
         (
             {"connection": {"transport": "kafka"}},
