@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -88,6 +89,16 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
     assert list(remarks(GroupPicture(), [], {})) == []
+
+
+def test_a_setting_that_an_older_member_does_not_know_is_told_as_unknown() -> None:
+    made = GroupPicture()
+    for beat, settings in zip(picture().members.values(), ({"group.key": "x"}, {"group.hash_count": "8"}), strict=True):
+        made.hear(replace(beat, settings=settings))
+    assert [line for line in remarks(made, QUEUES, {}) if line.startswith("settings disagree")] == [
+        "settings disagree: group.hash_count: unknown (a), '8' (b)",
+        "settings disagree: group.key: 'x' (a), unknown (b)",
+    ]
 
 
 def test_queues_that_have_stopped_are_told_in_the_order_of_their_numbers():
@@ -177,7 +188,17 @@ def test_the_table_has_a_row_for_each_queue_and_a_column_for_each_member() -> No
     table = picture_as_table(picture(), QUEUES)
     assert [column.header for column in table.columns] == ["queue", "a", "b"]
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
-    assert cells[:3] == [("orders/0", "● 7", "○"), ("orders/1", "○", "● 7"), ("orders/2", "", "")]
+    assert cells == [
+        ("orders/0", "● 7", "○"),
+        ("orders/1", "○", "● 7"),
+        ("orders/2", "", ""),
+        ("queues", "1", "1"),
+        ("in flight", "7", "7"),
+        ("state", "active", "active"),
+        ("weight", "2", "2"),
+        ("version", "?", "?"),
+    ]
+    assert [row.end_section for row in table.rows] == [False, False, True, *[False] * 5], "a line before the sums"
 
 
 def test_the_object_says_the_same() -> None:
