@@ -228,8 +228,8 @@ def compare_with_ledgers(
     strayed = subtracted(subtracted(ledgers.handled, ledgers.listed), unconfirmed)
     numbers: dict[str, Ints | Flags] = {"first_seq": strayed[1], "last_seq": strayed[2]}
     unlisted = ledgers.named(columns, strayed[0], numbers)
-    unseen = _may_be_unseen(tables, columns, ledgers, handled, holes, lacking)
-    numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
+    shard, unseen = _may_be_unseen(tables, columns, ledgers, handled, holes, lacking)
+    numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "shard": shard, "unseen": unseen}
     unhandled = ledgers.named(columns, lacking[0], numbers)
     return int(np.sum(ledgers.listed[2] - ledgers.listed[1] + 1)), unhandled, unlisted
 
@@ -241,15 +241,15 @@ def _may_be_unseen(
     handled: Ranges,
     holes: list[Hole],
     lacking: tuple[Ints, Ints, Ints],
-) -> Flags:
-    """Which of the unhandled ranges may have been handled while their queue had no known owner.
+) -> tuple[Ints, Flags]:
+    """The shards of the unhandled ranges, and which may have been handled while their queue had no known owner.
 
     As order is kept, that was after the preceding number was handled and before the following one was; and not before
     the messages were published.
     """
     group, first, _ = lacking
     if not len(group):
-        return np.zeros(0, dtype=np.bool_)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     # A number next to an unhandled one is an end of a range.
     handled_group, seq = np.tile(ledgers.group[0], 2), np.concatenate([handled.first_seq, handled.last_seq])
     start_ns = np.concatenate([handled.first_start_ns, handled.last_start_ns])
@@ -267,12 +267,12 @@ def _may_be_unseen(
     published = t_first[row] * 1000 - columns.lives.wall_ns - _CONFIRM_DELAY_MS * 1_000_000
     shard, earliest = ints(tables.confirmed, "shard")[opened][row], np.maximum(earliest, published)
     if not columns.layouts.steps:
-        return fits_in_hole(holes, shard % columns.lives.queue_count, earliest, latest)
+        return shard, fits_in_hole(holes, shard % columns.lives.queue_count, earliest, latest)
     stays, fits = read_stays(columns.layouts, shard, holes), np.zeros(len(shard), dtype=np.bool_)
     for queue, begin, end in zip(stays.queue, stays.begin_ns, stays.end_ns, strict=True):
         first, last = np.maximum(earliest, begin), np.minimum(latest, end)
         fits |= (first < last) & fits_in_hole(holes, queue, first, last)
-    return fits
+    return shard, fits
 
 
 def _at(values: Ints, positions: Ints) -> Ints:

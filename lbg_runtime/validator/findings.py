@@ -172,9 +172,9 @@ class Examination:
     """What one call of the kernel found out about the queues it was given; `judge` takes one or several.
 
     Three tables wait for the judge because their question can cross queues: `unhandled` (publisher, key, first_seq,
-    last_seq, unseen: confirmed here and not handled here, unless by a member whose journal is missing), `unlisted`
-    (publisher, key, first_seq, last_seq: handled here, in no ledger row seen here) and `key_shards` (key, shard, and
-    publisher and seq of one message that shows it).
+    last_seq, shard, unseen: confirmed here and not handled here, unless by a member whose journal is missing),
+    `unlisted` (publisher, key, first_seq, last_seq: handled here, in no ledger row seen here) and `key_shards` (key,
+    shard, and publisher and seq of one message that shows it).
     """
 
     counts: Mapping[Law, int]

@@ -123,17 +123,18 @@ def _settle_loss(
     handled = united_ranges((publisher + 1) << 31 | key, ints(unlisted, "first_seq"), ints(unlisted, "last_seq"))
     lost, strayed = subtracted(ranges, handled), subtracted(handled, ranges)
     # The ranges of the parts are disjoint, so merging has only sorted them.
-    unseen = flags(unhandled, "unseen")[np.lexsort((start, code))][positions_in_ranges(ranges, lost[0], lost[1])]
+    row = np.lexsort((start, code))[positions_in_ranges(ranges, lost[0], lost[1])]
+    shard, unseen = ints(unhandled, "shard")[row], flags(unhandled, "unseen")[row]
     begin, end = joined_ranges(lost[0] * 2 + unseen, lost[1], lost[2])
-    lost, unseen = (lost[0][begin], lost[1][begin], lost[2][end]), unseen[begin]
+    lost, shard, unseen = (lost[0][begin], lost[1][begin], lost[2][end]), shard[begin], unseen[begin]
     lengths = lost[2] - lost[1] + 1
     counts[Law.LOSS] += int(np.sum(lengths))
     shown = np.argsort(unseen, kind="stable")[:WITNESSED_FINDINGS]
-    for group, low, high in zip(*(column[shown].tolist() for column in lost), strict=True):
+    for group, low, high, its_shard in zip(*(column[shown].tolist() for column in (*lost, shard)), strict=True):
         publisher_name, key_name = names.text((group >> 31) - 1), names.text(group & 0x7FFFFFFF)
         numbers = str(low) if low == high else f"{low} to {high}"
         text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
-        witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
+        witness = Witness(record="confirmed", shard=its_shard, publisher=publisher_name, key=key_name, seq=low)
         findings.append(Finding(Law.LOSS, text, (witness,)))
     columns = [
         names.arrow((lost[0] >> 31) - 1),

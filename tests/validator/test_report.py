@@ -61,6 +61,10 @@ def test_a_loss_is_told_with_the_lives_that_have_no_end() -> None:
     assert lose_last_of_key(run)
     verdict = validate(run.tables())
 
+    [loss] = verdict.findings
+    [confirmed] = loss.witnesses
+    shards = {record.key: record.shard for ledger in run.ledgers for record in ledger.confirmed}
+    assert confirmed.shard == shards[confirmed.key or ""], "which tells its queue"
     assert as_object(verdict)["unended"] == torn
     assert f"\n  no end in {torn[-1]}" in as_text(verdict)
     assert ": a member that still runs may yet handle these; judge when it has left" in as_text(verdict)
