@@ -2,16 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from lbg_runtime.journal.layout import count_records, queues_of, read_part, read_records, read_whole
+from lbg_runtime.journal.layout import count_records, queues_of, read_part, read_whole
 from lbg_runtime.journal.slices import read_handlings, read_slices
 from lbg_runtime.validator.findings import Examination, Verdict
 from lbg_runtime.validator.judge import judge
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.layouts import part_count
-from lbg_runtime.validator.recall import forgotten_messages, recalled
+from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recalled, without_faults
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 
@@ -44,13 +43,9 @@ def examine_part(run: Path, whole: RunTables, queues: Sequence[int], ack_window_
     forgotten = forgotten_messages(examination)
     if not forgotten.num_rows:
         return examination
-    few = replace(
-        whole,
-        dispatches=read_handlings(run, queues, forgotten),
-        flows=read_records(run, queues, "flows"),
-        unconfirmed=read_records(run, queues, "unconfirmed"),
-    )
-    return recalled(examination, examine(few, ack_window_ms))
+    handlings = read_handlings(run, queues, forgotten)
+    of_each = (handlings_of(handlings, forgotten.slice(row, 1)) for row in range(forgotten.num_rows))
+    return recalled(examination, [examine(without_faults(whole, few), ack_window_ms) for few in of_each])
 
 
 def judge_run(run: Path, examinations: Sequence[Examination]) -> Verdict:

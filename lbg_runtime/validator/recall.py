@@ -4,12 +4,14 @@ A finding on a repeat rests on the handling before it. In slices, that handling 
 the finding then names the message alone, until a caller that can read the records again supplies its handlings.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_runtime.validator.findings import Examination, Finding, Witness, first_of_each_law
+from lbg_runtime.validator.schema import RunTables
 
 _MESSAGE = ["publisher", "key", "seq"]
 
@@ -40,9 +42,24 @@ def handlings_of(dispatches: pa.Table, messages: pa.Table) -> pa.Table:
     return found.select(dispatches.schema.names).cast(dispatches.schema)
 
 
-def recalled(examination: Examination, again: Examination) -> Examination:
-    """The examination with its forgotten witnesses restored from `again`, one of all handlings of those messages."""
-    known = {(finding.law, finding.witnesses[-1]): finding for finding in again.findings if finding.witnesses}
+def without_faults(tables: RunTables, dispatches: pa.Table) -> RunTables:
+    """These handlings alone, as of a run in which nothing failed, so that every repeat among them is a finding.
+
+    What a fault may have hidden is known only with all handlings of its flow, and was judged before.
+    """
+    journals = tables.journals
+    for name, value in (("torn", False), ("clean", True)):
+        place, column = journals.schema.get_field_index(name), pa.repeat(value, journals.num_rows)
+        journals = journals.set_column(place, journals.schema.field(name), column)
+    nothing = {name: getattr(tables, name).slice(0, 0) for name in ("flows", "confirmed", "unconfirmed")}
+    return replace(tables, dispatches=dispatches, journals=journals, **nothing)
+
+
+def recalled(examination: Examination, again: Iterable[Examination]) -> Examination:
+    """The examination with its forgotten witnesses restored from `again`: one for each of those messages, of all its
+    handlings, `without_faults`. Those of all together could be more than findings are kept."""
+    findings = (finding for one in again for finding in one.findings)
+    known = {(finding.law, finding.witnesses[-1]): finding for finding in findings if finding.witnesses}
 
     def whole(finding: Finding) -> Finding:
         if not any(map(is_forgotten, finding.witnesses)):

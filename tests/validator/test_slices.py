@@ -14,8 +14,9 @@ from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.findings import Examination, Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
-from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recalled
+from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recalled, without_faults
 from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.segments import FAR_FUTURE
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.changes import BREAKING, Change, noise
 from tests.validator.history import story
@@ -64,8 +65,13 @@ def in_slices(tables: RunTables, slices: Sequence[tuple[RunTables, int]]) -> Exa
     for part, until_ns in slices[:-1]:
         sliced.feed(part, until_ns)
     found = sliced.finish(slices[-1][0])
-    rows = handlings_of(tables.dispatches, forgotten_messages(found))
-    return recalled(found, examine(replace(tables, dispatches=rows)))
+    return with_witnesses(found, tables)
+
+
+def with_witnesses(found: Examination, tables: RunTables) -> Examination:
+    messages = forgotten_messages(found)
+    of_each = (handlings_of(tables.dispatches, messages.slice(row, 1)) for row in range(messages.num_rows))
+    return recalled(found, [examine(without_faults(tables, rows)) for rows in of_each])
 
 
 def verdict_in_slices(tables: RunTables, count: int, delay_ns: int, chance: Random) -> Verdict:
@@ -391,3 +397,21 @@ def test_a_repeat_whose_fault_is_told_too_late_is_not_proven() -> None:
     assert (sliced.standing.kind, sliced.standing.late) == (VerdictKind.UNKNOWN, 1)
     verdict = judge([sliced.finish(nothing_more(tables))], tables.journals, tables.ledgers)
     assert verdict.kind is VerdictKind.UNKNOWN
+
+
+def test_a_repeat_of_what_is_forgotten_gets_its_witness_back_whatever_its_flow_received_later() -> None:
+    """Of a life that was cut off, what came last shows which of its settlements had arrived."""
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1).handle(1, 5, 8, 9).handle(2, 10, 20, 21)
+    life.handle(3, 30, 40, 41).handle(2, 500, 510, 511, redelivered=True).handle(4, 600, 610, 611)
+    life.handle(5, 9_000, 9_010, 9_011)
+    tables = published(run, 5).tables()
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(tables, FAR_FUTURE - 1)
+    found = sliced.finish(nothing_more(tables))
+    assert forgotten_messages(found).num_rows == 1
+
+    findings = with_witnesses(found, tables).findings
+
+    assert findings == validate(tables).findings
+    assert [finding.text for finding in findings] == ["p/k/2 handled by a, again by a, flagged"]
