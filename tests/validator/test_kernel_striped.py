@@ -14,9 +14,10 @@ from lbg_runtime.validator.kernel import examine
 from tests.validator.changes import Change, noise
 from tests.validator.reference import count, count_untimely
 from tests.validator.run_files import Run
+from tests.validator.script import broken
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
-from tests.validator.test_kernel import EXAMPLES, broken_laws, counts_of
+from tests.validator.test_kernel import EXAMPLES, counts_of
 
 UNTIMELY = {Law.SHARD_HANDLED_AFTER_LEAVING, Law.SHARD_HANDLED_BEFORE_ARRIVING}
 STORIES = [(3, 4), (8, 12, 6), (4, 6, 3, 6), (2, 1, 2)]
@@ -47,7 +48,7 @@ def test_a_fault_of_a_move_is_caught_by_its_laws_and_no_other(laws: set[Law], ch
 
     verdict = validate(run.tables())
 
-    assert broken_laws(verdict) == laws
+    assert broken(verdict) == laws
     assert verdict.kind is VerdictKind.INVALID
     assert all(count == 1 for law, count in verdict.counts.items() if law in laws)
     assert all(finding.witnesses for finding in verdict.findings)
@@ -62,10 +63,10 @@ def test_a_fault_of_a_move_in_a_random_run_is_detected(run: Run, breaking: tuple
 
     verdict = validate(run.tables())
 
-    broken = broken_laws(verdict)
-    assert laws - UNTIMELY <= broken
+    found = broken(verdict)
+    assert laws - UNTIMELY <= found
     # Where a shard goes back and forth, too early for its second stay may be just too late for its first.
-    assert not laws & UNTIMELY or broken & UNTIMELY
+    assert not laws & UNTIMELY or found & UNTIMELY
     assert verdict.kind is VerdictKind.INVALID
 
 
