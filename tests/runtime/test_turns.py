@@ -6,6 +6,7 @@ from contextvars import ContextVar
 import pytest
 
 from lbg_runtime.runtime.turns import Turns
+from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 
 class _Taker:
@@ -85,8 +86,11 @@ def test_an_exit_out_of_a_turn_goes_through_the_loop_behind_the_turns_of_the_oth
         turns.ask(_Taker("c", log, turns))
         await asyncio.sleep(0)
 
-    with pytest.raises((SystemExit, KeyboardInterrupt), match="a"):
-        asyncio.run(run())
+    with (
+        pytest.raises((SystemExit, KeyboardInterrupt), match="a"),
+        asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
+    ):
+        runner.run(run())
     assert log == [*(("take", name) for name in "abc"), "write", *(("conclude", name) for name in "abc")]
 
 
@@ -101,6 +105,6 @@ def test_an_interrupt_of_the_write_leaves_nothing_to_be_settled_and_goes_through
         turns.ask(_Taker("a", log, turns))
         await asyncio.sleep(0)
 
-    with pytest.raises(KeyboardInterrupt, match="now"):
-        asyncio.run(run())
+    with pytest.raises(KeyboardInterrupt, match="now"), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(run())
     assert log == [("take", "a"), ("fail", "a", "now")]
