@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 import numpy as np
 import pyarrow as pa
@@ -222,8 +223,8 @@ def read_lives(journals: pa.Table) -> Lives:
         ended_uncleanly=flags(journals, "torn") | ~flags(journals, "clean"),
         last_ns=ints(journals, "last_mono_ns") + offset,
         offset_ns=offset,
-        wall_ns=0 if several_hosts or not len(walls) else int(np.median(walls)),
-        queue_count=int(np.median(queue_counts)) if len(queue_counts) else 1,
+        wall_ns=0 if several_hosts or not len(walls) else median_low(walls.tolist()),
+        queue_count=median_low(queue_counts.tolist()) if len(queue_counts) else 1,
         is_partitioned="partitioned" in texts(journals, "backend"),
         pauses={
             life: sorted(_pause(text, int(offset[life])) for text in pauses.split())

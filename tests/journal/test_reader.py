@@ -177,7 +177,10 @@ def test_a_correct_run_is_valid_through_its_files(tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("run")
     run.write(folder)
 
-    assert validate(read_run(folder)) == validate(run.tables())
+    found, expected = validate(read_run(folder)), validate(run.tables())
+    # The first record of a file tells the clocks' distance, to a microsecond.
+    assert abs(found.wall_ns - expected.wall_ns) < 1_000
+    assert replace(found, wall_ns=expected.wall_ns) == expected
 
 
 @given(run=st.one_of(runs(), striped_runs()), data=st.data())

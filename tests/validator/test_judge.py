@@ -381,6 +381,14 @@ def test_journals_of_one_start_of_a_host_keep_its_exact_clock(starts: Mapping[st
     assert validate(run.tables()).moves == expected.moves
 
 
+def test_the_wall_clock_of_a_verdict_is_that_of_a_journal_to_the_nanosecond() -> None:
+    run = story()
+    for number, journal in enumerate(run.journals):
+        journal.wall_offset_ns += 1 + number
+
+    assert validate(run.tables()).wall_ns in {journal.wall_offset_ns for journal in run.journals}
+
+
 @pytest.mark.parametrize(
     ("clock_ahead_ns", "expected"), [(20 * MS, VerdictKind.UNKNOWN), (900 * MS, VerdictKind.INVALID)]
 )
