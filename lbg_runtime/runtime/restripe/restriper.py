@@ -104,7 +104,9 @@ class Restriper:
     ) -> None:
         """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called
         while nobody can begin another re-striping. `stored_count` says what is stored; None if nothing is.
-        `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker."""
+        `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker; asked at the begin,
+        and whenever what that one says of messages and flows decides: another broker would call all queues empty and
+        out of use, and the address of the administration may lead to one at any time."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
@@ -155,7 +157,6 @@ class Restriper:
             asking.cancel()
 
     async def _bring_there(self) -> Progress | None:
-        # A broker that does not feed the members says that their queues are empty, and out of use.
         await self._insist_on_broker()
         await self._look_at_queues(self._queue_count)
         if self._seen.plans():
@@ -321,7 +322,10 @@ class Restriper:
             {index for index in range(conductor.plan.queue_total) if name(index) in owned},
             self._hearing.book.now if self._hearing.is_heard else None,
         )
-        return replace(sight, depths={each: await depth(name(each)) for each in conductor.queues_to_measure(sight)})
+        measured = conductor.queues_to_measure(sight)
+        if measured:
+            await self._insist_on_broker()
+        return replace(sight, depths={each: await depth(name(each)) for each in measured})
 
     # -- taking steps
 
@@ -351,6 +355,7 @@ class Restriper:
             case Publish(record):
                 await self._publish(encode_record(record, conductor.topic))
             case DeleteQueue(index):
+                await self._insist_on_broker()
                 try:
                     await self._queues.delete_queue(self._shape.queue_name(index))
                 except QueueInUse as in_use:

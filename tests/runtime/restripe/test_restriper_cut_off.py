@@ -29,6 +29,7 @@ from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_o
 SLOW_S = 7.0
 A_SHARD = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F0/subscriptions/h%2F4%2F%3E"
 LAST_TOPIC = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F1/subscriptions/lbg-control"
+LAST_TOPIC_OF_THE_LAST = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F3/subscriptions/lbg-control"
 A_QUEUE = "PATCH /SEMP/v2/config/msgVpns/default/queues/orders%2F3"
 
 
@@ -39,12 +40,22 @@ class Gateway(httpx.AsyncBaseTransport):
         self._broker = httpx.ASGITransport(make_app(broker.engine, broker.post))
         self._slow = slow
         self._left = slow_count
+        self._turns_at = ""
         self.came_at_s = []
         self._is_slow = asyncio.Event()
 
+    def turn_to(self, broker, at):
+        """Ask another broker from the answer to this request on."""
+        self._turns_to, self._turns_at = httpx.ASGITransport(make_app(broker.engine, broker.post)), at
+
     async def handle_async_request(self, request):
         self.came_at_s.append(asyncio.get_running_loop().time())
-        if self._left and self._slow and f"{request.method} {request.url.raw_path.decode()}".startswith(self._slow):
+        what = f"{request.method} {request.url.raw_path.decode()}"
+        if self._turns_at and what.startswith(self._turns_at):
+            answer = await self._broker.handle_async_request(request)
+            self._broker, self._turns_at = self._turns_to, ""
+            return answer
+        if self._left and self._slow and what.startswith(self._slow):
             self._left -= 1
             self._is_slow.set()
             await asyncio.sleep(SLOW_S)
@@ -163,6 +174,21 @@ async def test_the_administration_of_another_broker_than_that_of_the_members_is_
             await conductors.restripe(3, Gateway(standby))
         assert len(standby.engine.queue_names("default")) == 4
         assert (await conductors.restripe(3)).moving == 5
+
+
+async def test_an_administration_that_leads_to_another_broker_later_on_is_refused_then(
+    trial, settings, conductors
+) -> None:
+    """What distributes requests may send them to the standby as soon as it believes both brokers to be ill."""
+    standby, gateway = MemoryBroker(), Gateway(trial.broker)
+    make_queues(standby, settings)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
+        gateway.turn_to(standby, at=LAST_TOPIC_OF_THE_LAST)
+        with pytest.raises(SempElsewhere):
+            await conductors.restripe(3, gateway)
+        assert len(standby.engine.queue_names("default")) == 4, "what is deleted there is deleted at both"
+        assert await conductors.restripe(3) is not None
+    assert len(trial.broker.engine.queue_names("default")) == 3
 
 
 async def test_who_loses_its_connection_while_it_waits_for_members_says_so(trial, conductors) -> None:
