@@ -6,7 +6,8 @@ on a Spark executor, say) pulls in neither an event loop nor the official client
 
 from importlib import import_module
 
-# Not that of `typing`, the import of which takes longer than all else of ours until an interrupt is no traceback.
+# Not imported from `typing`, as that takes longer than all our imports before the point from which an interrupt no
+# longer ends in a traceback. Type checkers go by the name alone.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
@@ -61,5 +62,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    # For those who complete names: what was not used yet is in none of the globals.
+    # For completion in a shell: names that have not been used yet are not among the globals.
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`open_publisher`: how a program in Python publishes to a group, with the settings that its members have."""
+"""`open_publisher`, for Python programs that publish to a group: it uses the same settings as the group's members."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,16 +24,16 @@ def open_publisher(
 
     `settings` are those of the group, or their file. Without `key=`, the key of a message is found by `group.key`.
     `ledger` is a folder for the record of what the broker confirmed, which `lbg validate` reads. With `group.provision:
-    create_missing`, the group's queues are there before the first message. At the end of the context, confirms that are
-    under way are waited for, as `HashedPublisher.close` says; if some do not come, it ends with a `PublishFailed`.
+    create_missing`, the group's queues exist before the first message is sent. The end of the context waits for the
+    confirms that are under way, as `HashedPublisher.close` does, and raises `PublishFailed` if some do not come.
 
-    If the settings are stored on the broker (`group.from: semp`) and the way in which the group hashes keys is changed
-    there, the publisher is closed: to go on would send keys elsewhere than publishers that have started since. The
-    context then ends with a `UserError` that names the setting, or with the error that ended the watching.
+    If the settings are stored on the broker (`group.from: semp`) and somebody changes there how the group hashes keys,
+    the publisher is closed: it would send keys elsewhere than publishers that have started since. The context then ends
+    with a `UserError` that names the setting, or with the error that ended the watching.
 
-    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached, refuses to
-    make a queue, or the ledger cannot be written. An outage while queues are made is waited for; a bound is up to the
-    caller.
+    Raises `ConfigError` or `UserError`: in this call for the settings; on entry if the broker cannot be reached or
+    refuses to make a queue, or the ledger cannot be written. An outage while queues are made is waited for without a
+    bound, unless the caller sets one.
     """
     found = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
     return _opened(found, None if ledger is None else Path(ledger))
@@ -41,14 +41,15 @@ def open_publisher(
 
 @asynccontextmanager
 async def open_publishing_session(settings: Settings, publisher_id: str) -> AsyncIterator[Session]:
-    """Connect for one publisher of the group, whose queues are there by then if members may make them.
+    """A session for one publisher of the group; if the settings let members make the group's queues, they exist by
+    then.
 
-    Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue. Waits for it as
-    `provision_new_group` does.
+    Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue. An outage meanwhile is waited for,
+    as `provision_new_group` says.
     """
     path, carries_traces = settings.transport.client_path, settings.carries_traces
     async with open_session(settings.beside_connection, publisher_id, path, carries_traces=carries_traces) as session:
-        # The broker confirms even what no queue attracts, and nobody gets that.
+        # Before the first message: the broker confirms even a message that no queue attracts, and nobody gets it.
         await provision_new_group(session, settings.group)
         yield session
 

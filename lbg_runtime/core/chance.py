@@ -15,17 +15,18 @@ class RandomSource(Protocol):
 
 
 def shortened_ms(longest_ms: int, jitter: float, random: RandomSource) -> int:
-    """A time of this or, by chance, less by up to the share `jitter` (0 to 1); at least 1 ms."""
+    """`longest_ms`, shortened at random by up to the share `jitter` (0 to 1) of it; at least 1 ms."""
     kept_share = 1 - random.uniform(0, jitter)
     return max(1, round(longest_ms * kept_share))
 
 
 def doubled_ms(first_ms: int, longest_ms: int, failures: int, random: RandomSource) -> int:
-    """The wait after this many failures in a row, from 1: doubled each time up to the longest, half of it by chance."""
+    """The wait after so many failures in a row (1 or more): it doubles each time, up to `longest_ms`; its second half
+    is random."""
     ceiling_ms = min(longest_ms, first_ms << min(failures - 1, _MOST_DOUBLINGS))
     return max(1, round(random.uniform(ceiling_ms / 2, ceiling_ms)))
 
 
 def nonce(random: RandomSource) -> int:
-    """A number that nobody else draws."""
+    """A random number of 53 bits: for practical purposes, nobody else draws the same."""
     return int(random.uniform(0, 1 << 53))

@@ -208,7 +208,7 @@ class KeyLanes(Generic[Q]):
         return True
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
-        """Have what is being handled of this flow tried no more: it is about to take back everything unstarted."""
+        """Retry nothing that is being handled of this flow: it is about to take back everything unstarted."""
         for lane in self._lanes.values():
             if lane.stage is _RUNNING and _is_of(lane.head, queue, epoch):
                 lane.is_recalled = True
@@ -224,8 +224,10 @@ class KeyLanes(Generic[Q]):
         return list(lane.rest or ())
 
     def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
-        """Give the turn of a running lane to the first delivery for which `is_meant` is true, ahead of the head, which
-        starts over when it is first again. Returns False, and changes nothing, if there is none.
+        """In a running lane, put the first waiting delivery for which `is_meant` is true before the head: it takes the
+        turn, as a first attempt. The old head starts over when it is first again.
+
+        Returns False, and changes nothing, if there is no such delivery, or the head was recalled.
         """
         _check_running(lane)
         rest = lane.rest
@@ -261,7 +263,7 @@ class KeyLanes(Generic[Q]):
         return [delivery for lane in self._lanes.values() for delivery in (lane.head, *(lane.rest or ()))]
 
     def take_all(self) -> list[Q]:
-        """Take out everything, also what is being handled, as nothing of it goes on; in the order of `held`."""
+        """Take out everything, even what is being handled, and return it in the order of `held`. No lane goes on."""
         taken = self.held()
         self._lanes.clear()
         self.ready.clear()
@@ -274,8 +276,8 @@ class KeyLanes(Generic[Q]):
     ) -> list[Q]:
         """Take out the deliveries of this flow that no handler holds, including heads between two attempts.
 
-        Those of one key are returned in order. A delivery that is being handled stays, and is not tried again. A lane
-        whose head `is_kept` goes on as if nothing had been returned.
+        Those of one key are returned in order. A delivery that is being handled stays, and is not tried again. Nothing
+        is taken from a lane for whose head `is_kept` is true.
         """
         returned: list[Q] = []
         for lane in list(self._lanes.values()):
@@ -288,8 +290,8 @@ class KeyLanes(Generic[Q]):
         return returned
 
     def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
-        """Whether each delivery of this flow waits for another attempt, is held, or waits behind one of this flow that
-        does. What waits behind a handler, also of another flow, is not stalled."""
+        """Whether every delivery of this flow waits for its next attempt, is held, or waits behind a delivery of this
+        flow that does either. A delivery that waits behind a running handler, even another flow's, is not stalled."""
         for lane in self._lanes.values():
             if lane.stage is _DELAYED and _is_of(lane.head, queue, epoch):
                 continue

@@ -1,4 +1,5 @@
-"""What a group wants of a member on a queue. What the broker does is activity; neither is derived from the other."""
+"""A member's place on a queue: what the group wants of it there. What the broker does is activity; neither is derived
+from the other."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,4 +1,4 @@
-"""What has stood still for too long: reported once when that begins, and once when it is over. No clock."""
+"""Finds what has stood still for too long: reports it once when it is overdue, and once when that is over. No clock."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -12,15 +12,14 @@ class StandingAt(NamedTuple, Generic[K]):
 
     name: K
     at: Hashable
-    """Its position; a value other than at the last look means that it has moved on."""
+    """Its position; if it differs from that of the last look, the thing has moved on."""
     since_ms: int | None
-    """Since when it has stood there. Only the first look that finds it there uses this; None for the time of that
-    look."""
+    """Since when it has stood there; None if only since this look. Used by the first look that finds it there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue(Generic[K]):
-    """What is new at one look. Everything that began is later reported as ended, and before it can begin again."""
+    """What is new at one look. Whatever is reported in `began` is reported in `ended` before it can begin again."""
 
     began: tuple[tuple[K, int], ...]
     """Names, with how long they have stood still, in milliseconds."""
@@ -38,7 +37,8 @@ class _Known:
 
 
 class StandstillWatch(Generic[K]):
-    """Fed now and then with everything there is, or everything that may be overdue; each look is linear in that."""
+    """Compares successive looks at the same things. A look is shown all of them, or at least all that may be overdue,
+    and is linear in their number."""
 
     def __init__(self, after_ms: int) -> None:
         self._after_ms = after_ms

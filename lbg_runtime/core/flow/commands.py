@@ -59,7 +59,7 @@ class ReturnUnstarted:
 
 @dataclass(frozen=True, slots=True)
 class LookForStall:
-    """See, behind the events that have come by now, whether all that is in flight on this handle waits for another
+    """After the events that have arrived by now, find out whether everything in flight on this handle waits for another
     attempt, or behind a delivery that does; answered by `HandlingStalled` if so, else not at all."""
 
     epoch: Epoch

@@ -75,7 +75,8 @@ class UnbindFinished:
 
 @dataclass(frozen=True, slots=True)
 class HandlingFinished:
-    """A dispatched delivery left the lanes. `outcome` None: it was returned unhandled or its handler was cancelled."""
+    """A dispatched delivery left the lanes. `outcome` is None if it goes back: it was not started, its handler was
+    cancelled, or it failed and may not be tried again here."""
 
     epoch: Epoch
     delivery_id: DeliveryId
@@ -98,7 +99,7 @@ class HandlingStalled:
 
     epoch: Epoch
     has_stopped: bool = False
-    """Nor will any of it be tried again on this handle, as its queue has stopped."""
+    """Whether the queue has stopped, so that none of it will be tried again on this handle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,19 +104,20 @@ class InFlight:
         self._outlived.remove((epoch, delivery_id))
 
     def close_intake(self) -> bool:
-        """Whether the broker must now be asked to stop sending: True once, until the intake opens again."""
+        """Close the intake; return whether it was open, so that the broker must now be asked to stop sending."""
         was_open, self._intake_open = self._intake_open, False
         return was_open
 
     def close_intake_if_full(self, kept: int = 0) -> bool:
-        """`close_intake`, if the cap is reached.
+        """`close_intake` if the cap is reached; return whether the broker must now be asked to stop sending.
 
         `kept`: messages that wait for their turn before they are dispatched. They count like excused ones.
         """
         return len(self._current) + kept >= self._room_beside(kept) and self.close_intake()
 
     def open_intake(self, kept: int = 0) -> bool:
-        """Whether the broker may now be asked to send: True once, when half of the cap is free.
+        """Open a closed intake if half of the cap is free; return whether it did, so that the broker must now be asked
+        to send.
 
         Not as soon as there is room for one, or a flow at its cap would be stopped and started for every message.
         """

@@ -133,7 +133,7 @@ class FlowMachine:
 
     @property
     def closing_shards(self) -> frozenset[int | None]:
-        """Shards of which a re-striping waits until what is in flight is handled; None for what is of no shard."""
+        """Shards whose deliveries in flight a re-striping waits for; None among them stands for topics of no shard."""
         is_handling = self.state in (FlowState.ACTIVE, FlowState.DRAINING)
         return frozenset() if self._gate is None or not is_handling else self._gate.closing_shards
 
@@ -167,7 +167,8 @@ class FlowMachine:
             for flow_event in early:
                 commands += self._step(flow_event, now_ms)
             if self.state is not FlowState.ACTIVE:
-                # Active for a moment, and that is over. What came through the open intake would count as redelivered.
+                # It was active, but only for a moment. So the intake stays closed: what came through it would have to
+                # go back, and be redelivered.
                 commands = [command for command in commands if not isinstance(command, StartIntake | StopIntake)]
         return commands
 
@@ -249,7 +250,7 @@ class FlowMachine:
             case MessageReceived(delivery):
                 return self._receive(delivery, now_ms)
             case FlowActive():
-                # In any other state it is old news, or activity of a handle that is being given up.
+                # In any other state this is known already, or the handle is being given up.
                 return self._take_activity(now_ms) if self.state is FlowState.STANDBY else []
             case FlowInactive():
                 return self._lose_activity(now_ms)
@@ -468,9 +469,9 @@ class FlowMachine:
         return commands + self._unbind_if_drained(now_ms)
 
     def _end_stalled_drain(self, *, has_stopped: bool, now_ms: int) -> list[Command]:
-        """Hand the queue back with what waits for another attempt. The intake is closed, so waiting here would make
-        every other key wait as well; the next owner tries at once, in the same order. What a stopped queue holds is
-        waited for in no drain."""
+        """End a hand-back although deliveries wait for another attempt: they go back with the queue. The intake is
+        closed, so waiting for them would make every other key wait as well; the next owner tries them at once, in the
+        same order. If the queue has stopped, any drain ends so: nothing of it will be tried again."""
         release = self._release
         if release is None or not self._in_flight or not release.end_stalled(now_ms, has_stopped=has_stopped):
             return []
@@ -489,7 +490,7 @@ class FlowMachine:
         release = self._release
         if release is None or release.cause is not ReleaseCause.HANDBACK:
             return self._lose_activity(now_ms)
-        # It goes where it was to go anyway, and is no less in good order.
+        # A hand-back remains one: the queue goes to the same member as it would have.
         release.start_nothing_more()
         return self._return_unstarted() + self._unbind_if_drained(now_ms)
 

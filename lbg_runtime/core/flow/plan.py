@@ -78,7 +78,8 @@ class FlowPlan:
         self.bind_at_ms = self._not_before_ms if self.wants_handle else None
 
     def takes_activity(self, now_ms: int) -> bool:
-        """Whether a flow that becomes active now should keep the queue; a False uses up the request to step aside."""
+        """Whether a flow that becomes active now should keep the queue. Once it has returned False, the request to step
+        aside is used up."""
         if self._aside_until_ms is None or now_ms >= self._aside_until_ms:
             return True
         self._aside_until_ms = None

@@ -7,7 +7,8 @@ from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.rebind import RebindSettings
 
 LOOK_EVERY_MS = 100
-"""How often a hand-back looks whether anything still moves; a look is linear in what the member holds."""
+"""How often a hand-back checks whether anything still moves. Not more often, as a look is linear in what the member
+holds."""
 
 
 class DrainPhase(Enum):
@@ -42,8 +43,8 @@ class Release:
             # A hand-back that times out keeps the queue, so with a timeout below the quiet gap no queue would ever go.
             patience_ms = max(patience_ms, settings.quiet_gap_ms)
         quiet_at_ms = now_ms + settings.quiet_gap_ms
-        # Only for a hand-back: a rebind comes again and again, and would have attempts begin anew for ever, and a stop
-        # tries while it may, as nobody need be there to go on.
+        # Only a hand-back looks. Rebinds recur, so to end them early would restart a message's attempts for ever; and a
+        # stop goes on trying as long as it may, because there need be no other member to go on.
         look_at_ms = quiet_at_ms if cause is ReleaseCause.HANDBACK else None
         return cls(cause, DrainPhase.FINISH, now_ms + patience_ms, quiet_at_ms, move_id, look_at_ms)
 
@@ -74,9 +75,11 @@ class Release:
         return True
 
     def end_stalled(self, now_ms: int, *, has_stopped: bool) -> bool:
-        """Start nothing more, as nothing in flight moves; return whether that is a change. False if messages may be
-        under way, and for all but a hand-back unless the queue `has_stopped`, so that there will be no attempt either.
-        Afterwards the queue is not kept: what was returned needs a new handle.
+        """Start nothing more, because nothing in flight moves; return whether that is a change.
+
+        It is none while messages may be under way, nor for any cause but a hand-back, unless the queue `has_stopped`
+        and nothing will be tried again. Afterwards a hand-back cannot be given up any more: what was returned is shown
+        again only on a new handle.
         """
         is_ended_by_stall = self.look_at_ms is not None or (has_stopped and self.phase is DrainPhase.FINISH)
         if not is_ended_by_stall or now_ms < self.quiet_at_ms:
@@ -85,7 +88,7 @@ class Release:
         return True
 
     def start_nothing_more(self) -> None:
-        """Go on with what runs alone, for as long as that takes."""
+        """Wait only for what is running, for as long as that takes."""
         self.phase = DrainPhase.WAIT
         self.drain_until_ms = self.look_at_ms = None
 

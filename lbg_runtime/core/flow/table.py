@@ -32,11 +32,12 @@ from lbg_runtime.core.flow.events import (
 class FlowState(Enum):
     """The state of a flow. A flow that the broker feeds is ACTIVE or DRAINING; the member's role is not part of it."""
 
-    # Looked up for every event; that of Enum is computed from the name, in Python.
+    # States are looked up for every event, and the hash of Enum is computed from the name, in Python.
     __hash__ = object.__hash__
 
     UNBOUND = "unbound"
-    """No handle: waits until it is time to bind, or until it is wanted on the queue, or has stopped for good."""
+    """There is no handle. The flow waits until it is time to bind, or until it is wanted on the queue; or it has
+    stopped for good."""
     BINDING = "binding"
     STANDBY = "standby"
     """Bound, with its intake closed; the broker does not feed this flow."""

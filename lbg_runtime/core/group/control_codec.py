@@ -36,7 +36,7 @@ The array has exactly these items: any addition takes a new version number. Memb
 before anything else in the message is looked at. A kind that a member does not know is refused by itself, and noted
 once; so what only observers need may come as a new kind.
 
-More than 400 lines, because every kind is written and read here, and one can check that both sides agree.
+More than 400 lines, because each kind is written and read here, side by side.
 """
 
 import json

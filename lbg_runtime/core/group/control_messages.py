@@ -6,7 +6,7 @@ to the broker's access lists for the control topic.
 
 Bytes to messages and back: core/group/control_codec.py.
 
-More than 400 lines, because all that members say is here, in the words of one vocabulary.
+More than 400 lines, because the whole vocabulary of members is here.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class Header:
     member: MemberId
     life: Life
     sequence: int
-    """Counts the messages of this life, from 1; a message below one already heard is old."""
+    """Grows with every message of this life, from 1; a message that is not above all that were heard is outdated."""
 
 
 class MemberState(Enum):

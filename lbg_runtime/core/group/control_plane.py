@@ -1,10 +1,10 @@
 """A member's part in its group's conversation, without its shell: inputs become messages and requests to flows.
 
-One machine per member, which owns its membership and rebalance machines; it connects the two with the member's flow
-machines, which it reads and never changes. Call `take` with everything that has happened since, in that order, and
-carry out its answers in their order; call `take` with nothing when `deadline_ms` is reached.
+One machine per member. It owns the member's membership and rebalance machines, and connects them with the flow
+machines, which it reads and never changes. Its shell calls `take` with everything that has happened since the last
+call, in that order, and with nothing when `deadline_ms` is reached; it carries out the outputs in their order.
 
-While the control topic is silent, the rebalance machine is told so, and the group behaves as in cycle mode.
+While the control topic is silent, the rebalance machine is told so, and the member behaves as in cycle mode.
 
 One file of more than 400 lines, because this is where the commands of each machine are carried out on the others.
 """
@@ -64,19 +64,19 @@ _REPORTED: Mapping[FlowState, ReportedFlow] = {
 """How flow states are reported to the group. In all others the flow is not bound, or about to be unbound."""
 
 QUEUE_GONE = "queue-gone"
-"""Move id of a hand-back that no member has asked for: the queue is no longer needed."""
+"""Move id of a hand-back that no member has asked for: the group no longer has the queue."""
 
 STAND_ASIDE = "stand-aside"
-"""Move id of a hand-back because another process is this member."""
+"""Move id of a hand-back because another process has our id and the newer life."""
 
 LOOKS_MS_PER_THOUSAND = 20
 """Least time between two looks at all flows, in ms per thousand flows: a look at a thousand takes a member 3 ms."""
 
 TELL_SILENCE_AFTER_MS = 1_000
-"""How long the control topic must have been found silent before that is made known."""
+"""How long the control topic must have been silent before that is made known."""
 
 MAX_ECHOES = 60
-"""Limit on the heartbeats that probes wait for: a minute's worth, if our own messages do not come back."""
+"""How many heartbeats that carry probes may be waited for: a minute's worth, if our own messages do not come back."""
 
 HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
 """States of a flow in which no other member can have its queue yet."""
@@ -114,7 +114,7 @@ class QueuesAdded:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """This member is leaving and has nothing left to give, or there is nobody to take it. Reported once."""
+    """This member is leaving, and has nothing left to give or nobody to give it to. Reported once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ class ControlPlaneMachine:
         leap: Callable[[], int] = lambda: 0,
         looks_ms_per_thousand: int = LOOKS_MS_PER_THOUSAND,
     ) -> None:
-        """`silence_ms`: a member whose own messages do not come back for this long, or that hears nobody else and yet
-        does not get a queue, assumes a dead topic.
+        """`silence_ms`: the control topic counts as dead if for so long our own messages do not come back, or we hear
+        nobody else and yet do not get a queue that we stand by for.
 
         `leap` gives numbers that nobody can guess, for heartbeats that carry probes. `looks_ms_per_thousand`: see
         `LOOKS_MS_PER_THOUSAND`.
@@ -181,15 +181,16 @@ class ControlPlaneMachine:
         self._reports: Mapping[QueueName, FlowReport] = {}
         self._standby_since_ms: int | None = None
         self._unheard_since_ms: int | None = None
-        """When the first of our heartbeats was sent of which none has come back; None if the last one did."""
+        """When we sent the first heartbeat since our last message that came back; None before such a heartbeat."""
         self._has_heard_itself = False
-        """Something of ours has come back since the connection is up."""
-        self._see_group = False
+        """A message of ours has come back on the present connection."""
+        self._is_group_due = False
+        """The rebalance machine is to see the group before `take` returns."""
         self._silent_from_ms: int | None = None
         """Since when the topic has been found silent; None while it is not."""
         self._is_silence_told = False
         self._is_aside = False
-        """Another process is this member; the queues it is at home on are not ours."""
+        """Another process has our id and the newer life, so the queues that are at home on this member are not ours."""
         self._give_at_ms: int | None = None
         """While we are aside and still hold queues: when we try again to give them up, if a drain took too long."""
         self._is_handing_over = False
@@ -203,13 +204,13 @@ class ControlPlaneMachine:
         return min((at for at in deadlines if at is not None), default=None)
 
     def must_hear_of_flows(self, waiting: Sequence[ControlInput]) -> bool:
-        """Whether a change of a flow must be reported: not if the flows will be looked at anyway, on a deadline or for
-        the last of the inputs that are `waiting` to be taken."""
+        """Whether the shell must report a change of a flow now. It need not if the flows will be looked at anyway: on a
+        deadline, or because the last of the inputs that are `waiting` to be taken says so."""
         is_said = bool(waiting) and isinstance(waiting[-1], FlowChanged)
         return not is_said and self._look_at_ms is None
 
     def can_hear(self, now_ms: int) -> bool:
-        """Whether the control topic is in reach: since the connection is up, what we say there comes back to us."""
+        """Whether the control topic is in reach: on the present connection, what we say there comes back to us."""
         return self.membership.can_hear and self._has_heard_itself and not self._is_unheard(now_ms)
 
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
@@ -219,7 +220,7 @@ class ControlPlaneMachine:
     def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[ControlOutput]:
         """Process what has happened, act on the deadlines that have been reached, and return what to do.
 
-        The flow machines must not change meanwhile. After `LeaveRequested` nothing more is said.
+        The flow machines must not change during the call. After `LeaveRequested`, nothing more is published.
         """
         outputs: list[ControlOutput] = []
         for happened in inputs:
@@ -239,7 +240,7 @@ class ControlPlaneMachine:
         if self._look_at_ms is not None and self._look_at_ms <= now_ms:
             outputs += self._look(now_ms)
         outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
-        outputs += self._see_if_changed(now_ms)
+        outputs += self._see_group_if_due(now_ms)
         if not self._is_aside:
             outputs += self.rebalance.on_deadline(now_ms)
         elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
@@ -261,14 +262,14 @@ class ControlPlaneMachine:
         outputs = self._hear_ourselves(event.message) if isinstance(event, ControlMessageReceived) else []
         outputs += self._obey_membership(self.membership.handle(event, now_ms), now_ms)
         if isinstance(event, DrainStarted):
-            # After the heartbeat that says so: members accept offers more readily from one that is leaving.
+            # After the heartbeat that says so, as members accept more offers from a member that is leaving.
             self._is_handing_over = True
-            self._see_group = True
+            self._is_group_due = True
             outputs += self._tell_rebalance(event, now_ms)
         return outputs
 
     def _flow_changed(self, now_ms: int) -> list[ControlOutput]:
-        # One change means a look at all flows, and a lost connection changes all of them, one by one as they come back.
+        # A change costs a look at all flows, and after a lost connection each flow changes by itself as it comes back.
         if self._look_at_ms is None:
             self._look_at_ms = max(now_ms, self._rested_at_ms)
         return self._look(now_ms) if self._look_at_ms <= now_ms else []
@@ -296,15 +297,15 @@ class ControlPlaneMachine:
         changed = OwnFlowsChanged(reports)
         outputs = self._obey_membership(self.membership.handle(changed, now_ms), now_ms)
         outputs += self._tell_rebalance(changed, now_ms)
-        self._see_group = True
+        self._is_group_due = True
         if self._is_aside and self._give_at_ms is None:
             outputs += self._give_everything(now_ms)
         return outputs
 
-    def _see_if_changed(self, now_ms: int) -> list[ControlOutput]:
-        if not self._see_group:
+    def _see_group_if_due(self, now_ms: int) -> list[ControlOutput]:
+        if not self._is_group_due:
             return []
-        self._see_group = False
+        self._is_group_due = False
         seen = GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
         return [*self._tell_of_silence(seen, now_ms), *self._tell_rebalance(seen, now_ms)]
 
@@ -330,7 +331,7 @@ class ControlPlaneMachine:
             return [Note("control_topic_heard")] if was_told else []
         if self._silent_from_ms is None:
             self._silent_from_ms = now_ms
-        # Not at once: a process that was suspended has yet to read what came meanwhile.
+        # Not at once: a process that was stopped for a while has yet to read what came meanwhile.
         self._is_silence_told = was_told or now_ms - self._silent_from_ms >= TELL_SILENCE_AFTER_MS
         return [Warn(Note("control_topic_silent"))] if self._is_silence_told and not was_told else []
 
@@ -352,7 +353,7 @@ class ControlPlaneMachine:
                     if self._unheard_since_ms is None:
                         self._unheard_since_ms = now_ms
                     outputs.append(Say(heartbeat))
-                    self._see_group = True
+                    self._is_group_due = True
                 case StripingChanged():
                     outputs += self._spread_striping()
                 case SendStateRequest():
@@ -361,19 +362,19 @@ class ControlPlaneMachine:
                     outputs.append(Say(message))
                 case ViewChanged():
                     outputs.append(command)
-                    self._see_group = True
+                    self._is_group_due = True
                 case FlowsReported():
-                    self._see_group = True
+                    self._is_group_due = True
                 case MoveMessageHeard(message):
                     if self._look_at_ms is not None and self._has_changed(message.queue):
                         # The answer must be true now: a member that is no longer a standby must not accept a queue.
                         outputs += self._look(now_ms)
-                    # A member says that it leaves, and then offers its queues, so both are often read in one go. For us
-                    # to answer by that, and for nothing else: other messages of a batch can wait for its end.
+                    # A member says that it leaves, and then offers its queues, so we often read both in one batch. Our
+                    # answer must know that it leaves. Nothing else needs the group before the batch has been read.
                     is_asked = isinstance(message, Offer) and message.to == self.membership.identity.member
-                    # Whether the topic is silent shows when all is read: our own message may be the last that came.
+                    # But not if the topic seems silent: our own message may come at the end of the batch.
                     if is_asked and not self._is_silent(now_ms):
-                        outputs += self._see_if_changed(now_ms)
+                        outputs += self._see_group_if_due(now_ms)
                     outputs += self._tell_rebalance(command, now_ms)
                 case StandAside():
                     self._is_aside = True
@@ -395,7 +396,7 @@ class ControlPlaneMachine:
         self._echoes[sequence], self._probes = self._probes, []
         if len(self._echoes) > MAX_ECHOES:
             oldest, next_oldest = islice(self._echoes, 2)
-            # The later echo proves just as much.
+            # A later echo proves at least as much.
             self._echoes[next_oldest][:0] = self._echoes.pop(oldest)
 
     def _hear_ourselves(self, message: ControlMessage) -> list[ControlOutput]:
@@ -406,8 +407,8 @@ class ControlPlaneMachine:
             return []
         self._unheard_since_ms, self._has_heard_itself = None, True
         if header.sequence not in self._echoes:
-            # Not sent for a probe, or not ours: a message forged in our name says nothing about what the broker has
-            # read. Whoever knows the number of one that counts has it from the broker, which has then read it.
+            # Not sent for a probe, or not ours: a message that is forged in our name proves nothing. With the number of
+            # one that counts, even a forged one does: nobody knows that number before the broker has read our message.
             return []
         reached = [number for number in self._echoes if number <= header.sequence]
         probes = [probe for number in reached for probe in self._echoes.pop(number)]
@@ -421,7 +422,7 @@ class ControlPlaneMachine:
         queues = [flow.queue for flow in self._flows_in_use()]
         if queues != list(self.rebalance.queues):
             self.rebalance.set_queues(queues, self.rebalance.pins)
-            self._see_group = True
+            self._is_group_due = True
             outputs += [AskFlow(flow.queue, PlaceChanged(AWAY)) for flow in self._gone_flows()]
         return outputs + self._give_gone_queues()
 
@@ -432,7 +433,8 @@ class ControlPlaneMachine:
         return list(self._flows.values())[self.membership.striping.now.queue_total :]
 
     def _give_gone_queues(self) -> list[ControlOutput]:
-        """These queues are empty; but an active flow is given up only on request, repeated if that failed."""
+        """Ask for the hand-back of queues that the group no longer has; again, if it was given up. They are empty, but
+        an active flow ends only on request."""
         return [
             AskFlow(flow.queue, HandBackRequested(QUEUE_GONE))
             for flow in self._gone_flows()
@@ -444,13 +446,13 @@ class ControlPlaneMachine:
     ) -> list[ControlOutput]:
         self._flows |= {flow.queue: flow for flow in flows}
         self.rebalance.set_queues([flow.queue for flow in self._flows_in_use()], pins)
-        self._see_group = True
-        # More may have become known while they were created.
+        self._is_group_due = True
+        # More may have become known about the striping while they were created.
         return [*self._spread_striping(), *self._report_flows(now_ms)]
 
     def _give_everything(self, now_ms: int) -> list[ControlOutput]:
-        # Ask again after a while and not at once: a drain that is given up may have taken no time, so that nobody has
-        # seen it.
+        # Ask again after a while. The end of a drain that was given up does not show: the drain may have been so short
+        # that we never saw it.
         is_holding = any(flow.state in HOLDING for flow in self._flows.values())
         self._give_at_ms = now_ms + self._silence_ms if is_holding else None
         return [

@@ -6,15 +6,15 @@ member's clock matters.
 
 Every member publishes a heartbeat at intervals of `heartbeat_ms`, shortened by up to `jitter`. A member is suspect when
 `SUSPECT_AFTER_MISSED` heartbeats in a row are missing, and dead after `DEAD_AFTER_MISSED`; half an interval is added
-for their transit. So a living member whose heartbeats take less than that is never suspect while fewer than
-`SUSPECT_AFTER_MISSED` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
+for their transit. So a living member is never suspect while its heartbeats take less than half an interval, and fewer
+than `SUSPECT_AFTER_MISSED` in a row are lost. We are in our own view until we leave, however silent the topic is.
 
 A message counts only if it is newer than everything heard from that member before: a higher life, or a higher
 sequence of the same life. A higher life replaces the lower one at once. Anything else changes nothing, and makes one
 note per sender and reason, and a count.
 
-Silence says something about members only while we can hear. It is counted from zero again when the control topic is
-back, or when this process finds that it was stopped (its deadline long past): until then everybody keeps its standing.
+Silence says something about members only while we can hear. So it is counted from zero when the control topic comes
+back, or when this process finds that it was stopped (its deadline is long past); until then nobody's standing changes.
 
 Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside:
 it says nothing more and is not in its own view, where the winner takes its place. It does not come back; when the
@@ -126,7 +126,7 @@ class MembershipMachine:
         self._claims: Claims = {}
         self._peers: dict[MemberId, Peer] = {}
         self._judge_at_ms: int | None = None
-        """No deadline of a peer is before this; None without peers."""
+        """When peers are judged next: not after the deadline of any peer; None without peers."""
         self.disregarded: dict[str, int] = dict.fromkeys([reason.value for reason in (*RefusalReason, *Disregard)], 0)
         """Messages on the control topic that did not count, by reason."""
         self._noted = Noted()
@@ -141,9 +141,10 @@ class MembershipMachine:
         self._complete_at_ms: int | None = None
         """When every living member has had time for a heartbeat; None while we cannot hear."""
         self._unjudged: dict[MemberId, Heartbeat] = {}
-        """The last ones of members that are bound to nothing and have other settings: who is wrong shows when the view
-        is complete. Also of those that have left since: of two that begin a group, the first to be judged leaves, and
-        the other one must not have the group to itself."""
+        """The last heartbeats of members that are bound to nothing and have other settings. Who is wrong shows when the
+        view is complete. They are kept even when their senders have left: if two members with different settings begin
+        a group, the first to find out leaves, and the other must still find out, or it would have the group to
+        itself."""
         self._heartbeat_at_ms = now_ms
         self._last_heartbeat_ms = now_ms
 
@@ -177,8 +178,8 @@ class MembershipMachine:
     def deadline_ms(self) -> int | None:
         """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event.
 
-        It may be early for the peers, as it is asked for after every message: looking at all of them each time would
-        let made-up members keep us from our work.
+        It may be too early. It is read after every message, and to look at all peers each time would let made-up
+        members keep us from our work.
         """
         if not self.can_hear:
             return None
@@ -187,7 +188,7 @@ class MembershipMachine:
         return min((at for at in (self._judge_at_ms, heartbeat_at_ms, complete_at_ms) if at is not None), default=None)
 
     def hears_other_versions(self, now_ms: int) -> bool:
-        """Whether somebody spoke another version lately: members of which nothing is known may own queues."""
+        """Whether somebody spoke another version lately. If so, members of which we know nothing may own queues."""
         heard_ms = self._other_version_ms
         return heard_ms is not None and now_ms - heard_ms < self._settings.dead_ms
 
@@ -206,8 +207,8 @@ class MembershipMachine:
     def stamp(self, leap: int = 0) -> Header:
         """The header of the next message of this life, whatever that message is.
 
-        `leap` sequence numbers are skipped before it: whoever cannot guess how many cannot name the message before it
-        is heard.
+        `leap` sequence numbers are skipped before it. If nobody can guess how many, nobody can forge a message with its
+        number before it is heard.
         """
         self._sequence += 1 + leap
         return Header(self.identity.group, self.identity.member, self.identity.life, self._sequence)
@@ -230,13 +231,13 @@ class MembershipMachine:
         """Process one event and return what to do. Any message and any order of events is allowed here."""
         if self.state is OwnState.LEFT:
             return []
-        # Only its sender is changed by a message, and no peer by anything else.
+        # A message changes only the peer that sent it, and nothing else changes a peer.
         members = (event.message.header.member,) if isinstance(event, ControlMessageReceived) else ()
         shape = self._shape(members)
         paused_for_ms = self._paused_for_ms(now_ms)
         commands = self._react(event, now_ms)
         self._expect(members)
-        # After the event, because it may take away our right to speak; no event judges silence.
+        # After the event, because it may take away our right to speak. That is not too late: no event judges silence.
         if self.can_hear and not isinstance(event, ControlConnected):
             commands += self._resume(paused_for_ms, now_ms)
         return commands + self._notice_change(members, shape, now_ms)
@@ -330,7 +331,8 @@ class MembershipMachine:
     # -- speaking
 
     def _start_round(self, now_ms: int) -> list[MembershipCommand]:
-        """Begin to hear, first or again: nobody has been silent yet, and the view is complete after one interval."""
+        """We can hear, for the first time or again: nobody has been silent yet, and the view is complete after one
+        interval."""
         self._complete_at_ms = now_ms + self._settings.heartbeat_ms
         for peer in self._peers.values():
             peer.restart_clock(now_ms)
@@ -353,7 +355,7 @@ class MembershipMachine:
         return self._beat(now_ms) if self.may_speak and now_ms >= self._heartbeat_at_ms else []
 
     def _hurry_heartbeat(self, now_ms: int) -> None:
-        """Make the next heartbeat come soon; reasons are pooled, so that ten members that join are answered once."""
+        """Make the next heartbeat come soon, but not at once: ten members that join together get one answer."""
         gap_ms = self._settings.heartbeat_ms // 10
         soon_ms = max(now_ms, self._last_heartbeat_ms + gap_ms) + round(self._random.uniform(0, gap_ms))
         self._heartbeat_at_ms = min(self._heartbeat_at_ms, soon_ms)
@@ -373,7 +375,8 @@ class MembershipMachine:
             return commands + self._disregard(reason.value, header.member)
         if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message, now_ms)) is not None:
             if is_own_id:
-                # It counts for nothing, but shows that the process we stand aside for is alive, and so when it is gone.
+                # It counts for nothing but this: the process that we stand aside for is alive. Without that, we would
+                # not notice when it is gone.
                 winner = self._peers.get(header.member) or self._admit(header, now_ms)
                 winner.heard_at_ms = now_ms
             return commands + refusal
@@ -401,7 +404,7 @@ class MembershipMachine:
 
     def _disregard(self, reason: str, member: MemberId) -> list[MembershipCommand]:
         self.disregarded[reason] += 1
-        # One line for all members that are too many: made-up ids, each with a line, would leave no room for others.
+        # Members beyond the limit share one note: made-up ids, each with its own, would leave no room for others.
         noted = (reason,) if reason == Disregard.TOO_MANY_MEMBERS.value else (reason, member)
         if not self._noted.is_first(noted):
             return []
@@ -417,7 +420,7 @@ class MembershipMachine:
             self._unjudged.pop(member, None)
             return None
         if not heartbeat.flows and not self._is_complete(now_ms) and len(self._unjudged) < MAX_MEMBERS:
-            # It may be as new as we are, and those that own queues have yet to say whose settings they have.
+            # It may be as new as we are. The members that own queues have yet to say which settings are the group's.
             self._unjudged[member] = heartbeat
             return []
         news = [
@@ -427,7 +430,7 @@ class MembershipMachine:
         ]
         if not news:
             return []
-        # Members that agree with us own queues, and it is not even bound to one.
+        # The group is with us if members that agree with us own queues, and this one is not even bound to any.
         is_alone = not heartbeat.flows and any(peer.claims for peer in self._peers.values() if peer.is_living)
         return [SettingsDisagree(member, name, ours.get(name), theirs.get(name), is_alone) for name in news]
 
@@ -486,7 +489,7 @@ class MembershipMachine:
         return min(map(self._peer_deadline_ms, self._peers.values()), default=None)
 
     def _expect(self, members: Sequence[MemberId]) -> None:
-        """Bring forward when we look for silence, if one of these members needs that."""
+        """Bring the next judgement forward, if one of these members is due before it."""
         deadlines = [self._peer_deadline_ms(self._peers[member]) for member in members if member in self._peers]
         if self._judge_at_ms is not None:
             deadlines.append(self._judge_at_ms)

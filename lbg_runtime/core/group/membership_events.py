@@ -62,7 +62,7 @@ class StripesTold:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatWanted:
-    """Send a heartbeat now: its coming back proves something."""
+    """Send a heartbeat now: a probe goes with it, which is answered when the heartbeat comes back to us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """This member is no longer bound to anything, and goes."""
+    """This member is bound to nothing any more, and leaves the group."""
 
 
 MembershipEvent = (
@@ -118,12 +118,12 @@ class ViewChanged:
 
 @dataclass(frozen=True, slots=True)
 class FlowsReported:
-    """A peer's flows have changed; a change only of its counts in flight does not qualify."""
+    """A peer's flows have changed. Counts in flight alone are no change."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveMessageHeard:
-    """A living peer said this about a move, and it is not old. The rebalance machine hears only these."""
+    """A living peer said this about a move, and it is not outdated. The rebalance machine hears no other messages."""
 
     message: MoveMessage
 
@@ -152,7 +152,8 @@ class WinnerGone:
 
 @dataclass(frozen=True, slots=True)
 class SettingsDisagree:
-    """A peer has another value for a setting that must be the same everywhere; None: the setting is not known there.
+    """A peer has another value for a setting that must be the same everywhere. A value of None means that the setting
+    is not known there.
 
     Its heartbeats count for nothing until it is started with our settings. Reported once per member, name and value.
     """

@@ -46,7 +46,7 @@ class Peer:
     sequence: int
     """The highest sequence heard."""
     heard_at_ms: int
-    """When something new was last heard from it or, if later, when we became able to hear again."""
+    """When a message that counts was last heard from it or, if later, when we became able to hear again."""
     contested: StandstillWatch[QueueName]
     """Queues that both it and we report as fed, heartbeat after heartbeat."""
     standing: Standing = Standing.ANNOUNCED
@@ -64,7 +64,7 @@ class Peer:
 
     @property
     def shape(self) -> tuple[MemberId, Life, str, str, int]:
-        """What makes a difference to placement, except what it owns."""
+        """What about it changes placement, apart from the queues that it owns."""
         beat = self._known()
         return self.member, self.life, self.standing.value, beat.state.value, beat.weight
 

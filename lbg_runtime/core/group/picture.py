@@ -70,7 +70,7 @@ class GroupPicture:
                 self._waits.pop(member, None)
                 self._stopped.pop(member, None)
                 self._facts.pop(member, None)
-                # Its older lives are not told as second processes either: one that is left speaks again, and who
+                # Its older lives go too. If one of them is a second process, it speaks again; and a listener that
                 # watches for months must not keep the name of every member there ever was.
                 del self._lives[member]
             case Leave(header) if known is not None:
@@ -85,7 +85,7 @@ class GroupPicture:
 
     @property
     def owners(self) -> Mapping[QueueName, tuple[MemberId, ...]]:
-        """The members that say that the broker feeds them the queue; two if it moved while we listened."""
+        """The members of each queue that say that the broker feeds it to them; two if it moved while we listened."""
         found: dict[QueueName, tuple[MemberId, ...]] = {}
         for member, beat in self.members.items():
             for queue, flow in beat.flows.items():
@@ -101,12 +101,12 @@ class GroupPicture:
 
     @property
     def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:
-        """The queues of which their owner handles nothing, as it does not know what is parked; with that owner."""
+        """The queues whose owner handles nothing of them, as it does not know what is parked; with that owner."""
         return {queue: (one, wait) for one, told in sorted(self._waits.items()) for queue, wait in told.waits.items()}
 
     @property
     def stopped(self) -> Mapping[QueueName, MemberId]:
-        """The queues of which their owner starts nothing more, as a message has failed for good; with that owner."""
+        """The queues whose owner starts nothing more of them, as a message has failed for good; with that owner."""
         return {queue: member for member, told in sorted(self._stopped.items()) for queue in told.queues}
 
     @property
@@ -140,7 +140,7 @@ class GroupPicture:
         told = {member: dict(beat.settings) for member, beat in self.members.items()}
         striping = self.striping
         if striping is not None and not striping.generation:
-            # Else a re-striping explains it, of which who has just come may not have heard.
+            # Otherwise a re-striping explains the difference: a member that has just started may not have heard of it.
             for member, settings in told.items():
                 settings["group.queue_count"] = str(self._beats[member].striping.striping.queue_count)
         names = sorted({name for settings in told.values() for name in settings})
@@ -165,6 +165,6 @@ class GroupPicture:
 
 
 def how_much_is_known(striping: Striping) -> tuple[int, bool, int, int]:
-    """Of two members, the one for which this is greater knows more."""
-    # Who knows that it is over has forgotten the rest.
+    """Sorts by knowledge: of two members, the one for which this is greater knows more."""
+    # A member that knows that the re-striping is over has forgotten the rest.
     return striping.generation, striping.target is None, len(striping.left), len(striping.finished)

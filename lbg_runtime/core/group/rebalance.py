@@ -139,7 +139,8 @@ class RebalanceMachine:
         return self._pins
 
     def accepted(self, queue: QueueName, now_ms: int) -> AcceptedOffer | None:
-        """The offer by which the queue would come if it came now; None if the broker alone would give it to us."""
+        """The offer that we have accepted for the queue and whose time has not run out; None if we get the queue now
+        without one, by the broker's choice alone."""
         offer = self._accepted.get(queue)
         return offer if offer is not None and now_ms < offer.expires_ms else None
 
@@ -272,8 +273,8 @@ class RebalanceMachine:
         return max(tenure_ms, backoff.until_ms if backoff else 0)
 
     def _target(self, queue: QueueName) -> MemberId | None:
-        """The member that would get the queue now: its home, once bound. If we are leaving, we wait for that only
-        briefly."""
+        """The member that would get the queue now: its home, if that is bound. Once we are leaving and have waited
+        briefly for homes to bind, the best member that is."""
         if self._view is None or self.placement is None:
             return None
         ranked = self.placement.ranks[queue]
@@ -369,9 +370,10 @@ class RebalanceMachine:
         return None
 
     def _may_be_home(self, queue: QueueName, now_ms: int) -> bool:
-        """Whether we are at home on the queue, or have room for it: a giver of another version may choose otherwise.
+        """Whether we are at home on the queue, or have room for it: a giver of another version may see us at home where
+        we do not.
 
-        Having it we are at home on it, as owners keep their queues up to their number; so it does not go on from here.
+        If we take it, we are at home on it, as owners keep queues up to their number. So we do not pass it on.
         """
         if self._is_home(queue):
             return True

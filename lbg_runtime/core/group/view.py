@@ -1,4 +1,4 @@
-"""What one member knows about its group at one moment, and how that is presented to `place`."""
+"""What one member knows about its group at one moment, and how it is presented to `place` (core/group/placement.py)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

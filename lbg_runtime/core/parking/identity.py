@@ -1,4 +1,4 @@
-"""What all copies of a message have in common, by which the owner of a parking queue recognizes them."""
+"""The identity that all copies of a message share, by which the owner of a parking queue recognizes them."""
 
 from collections.abc import Iterable
 
@@ -15,6 +15,6 @@ def identity_of(message: Message) -> MessageIdentity | None:
 
 
 def is_before(identity: MessageIdentity, parked: Iterable[MessageIdentity]) -> bool:
-    """Whether others of its key and publisher are parked, and all of them are later."""
+    """Whether messages of its key and publisher are parked, and all of them are later than this one."""
     numbers = [number for key, publisher, number in parked if (key, publisher) == identity[:2]]
     return bool(numbers) and identity[2] < min(numbers)

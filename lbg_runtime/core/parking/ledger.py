@@ -1,23 +1,23 @@
-"""Which keys of a queue are parked, with which messages, and what to do with a message: decided by the parking queue.
+"""Decides, from what is in a parking queue, which keys are parked and what to do with a message of the queue it serves.
 
-A member has one ledger per stay as owner of a parking queue. It is shown everything that is in the queue, in order, and
-then everything that comes; so the next owner, which is shown the same, decides the same. docs/failing.md has the
-protocol.
+A member has one ledger per stay as owner of a parking queue. The ledger is shown everything that is in the parking
+queue, in order, and then everything that comes; so the next owner, whose ledger is shown the same, decides the same.
+docs/failing.md has the protocol.
 
 What counts. A fence says from where on an owner parks. The fence with the highest generation so far names the owner at
-that point of the queue, and a parked message counts if that owner has sent it. So a message that a former owner sent,
-and that came late, counts for nobody. Its original is still unsettled on its own queue, because an original is settled
-only by an owner that has seen the parked message come back here, and count. Messages before the first fence count;
-those that did not were removed before the fence of their time was.
+that point of the queue, and a parked message counts if that owner has sent it. So a message of a former owner that
+comes late counts for nobody. Its original is still unsettled on its own queue, because an original is settled only by
+an owner that has seen the parked message come back here, and count. Messages before the first fence count: those that
+did not count were settled before the fence that said so was.
 
 Order. A lane is replayed in the order of the queue, except for copies that came again after a crash: of two messages of
 one publisher, the one with the lower number goes first.
 
-What cannot be read stays where it is until it is dropped. It keeps its lane parked, of which nothing is replayed: it
-may be a message of a later version. If not even its lane can be read, the queue is not opened, or is given up, and
-nothing behind it is settled.
+What cannot be read stays where it is until an operator drops it: it may be a message of a later version. Until then its
+lane stays parked, and nothing of that lane is replayed. If not even its lane can be read, the queue is not opened, or
+is given up, and nothing behind it is settled.
 
-More than 400 lines, as everything that is decided rests on the same few collections.
+More than 400 lines, as all decisions rest on the same few collections.
 """
 
 from collections.abc import Iterable
@@ -88,7 +88,7 @@ class _ParkedLane:
 
 
 class ParkingLedger:
-    """Decides what is parked and replayed; does nothing itself. Called by the parking flow of a queue, on the member's
+    """Decides what is parked and replayed; does nothing itself. Called by the `ParkingStay` of a queue, on the member's
     loop."""
 
     def __init__(self, owner: ParkingOwner) -> None:
@@ -105,11 +105,11 @@ class ParkingLedger:
         self._unread: list[_Unread] = []
         """What cannot be read, not even its lane."""
         self._withheld: list[LedgerOrder] = []
-        """Settlements that were due behind what cannot be read: given when that is dropped, in their order."""
+        """Settlements that are due, but of messages behind one that cannot be read: ordered once that is dropped."""
         self._current: ParkingOwner | None = None
         """The owner at the point of the queue that has been reached."""
         self._fence: DeliveryId | None = None
-        """Its fence: settled when the next one has come, so that there is always one."""
+        """The fence of that owner: settled when the next one has come, so that the queue always has one."""
         self._last_number = owner.generation
         """Not from 0: operators identify messages by their numbers, and if the queue is empty, nobody knows how far an
         earlier owner counted. Generations are microseconds, and nobody parks as fast as that."""
@@ -118,9 +118,9 @@ class ParkingLedger:
         self._sent_again: set[int] = set()
         """The numbers of messages that were sent more than once, and are on their way or parked."""
         self._gone: set[MessageIdentity] = set()
-        """Messages that other owners had parked and that have been replayed or dropped: the settlements of their
-        originals may have been lost with those owners. No original of what this owner parked comes again while it is
-        the owner."""
+        """Messages of other owners that have been replayed or dropped: those owners may have died before they settled
+        the originals, which then come again. No original of what this owner parked comes again while it is the
+        owner."""
 
     # -- what is asked of it
 
@@ -141,7 +141,8 @@ class ParkingLedger:
 
     @property
     def obstacle(self) -> str | None:
-        """What lies here and cannot be read, so that nobody may open the queue; None if there is nothing like that."""
+        """Why an entry of ours that does not even say its lane cannot be read; None if there is none. With one, nobody
+        may open the queue."""
         return next((one.entry.reason for one in self._unread if one.entry.is_ours), None)
 
     def judge(self, lane: LaneKey, message: Message, *, redelivered: bool) -> Verdict:
@@ -159,7 +160,7 @@ class ParkingLedger:
             return Verdict.PARK
         is_early = identity[2] < parked.last_numbers.get(identity[:2], 0)
         if redelivered and is_early and is_before(identity, parked.identities):
-            # It was handled before those that are parked, and its settlement was lost: handle it again, as usual.
+            # It was handled before those that are parked, but its settlement was lost: handle it again.
             return Verdict.HANDLE
         return Verdict.PARK
 
@@ -209,8 +210,8 @@ class ParkingLedger:
         orders = self._take(delivery_id, entry)
         if not is_hidden:
             return orders
-        # What cannot be read may be the fence by which others count, or what this order is about: whoever can read it
-        # must find them.
+        # What cannot be read may be a fence that decides what counts here, or the message that an order is about. A
+        # member that can read it must find what lies behind it.
         self._withheld += [order for order in orders if isinstance(order, SettleParked)]
         return [order for order in orders if not isinstance(order, SettleParked)]
 
@@ -308,7 +309,7 @@ class ParkingLedger:
                 # Behind a fence that only others can read, say, it would not count for them.
                 return []
             if self._sent.pop(entry.number, None) is None:
-                # Sent twice under one number, as the first copy did not come in time. That one may be replayed by now.
+                # A second copy, sent because the first did not come in time. The first may have been replayed by now.
                 return [SettleParked(delivery_id)]
             orders.append(ParkedSeen(entry.number))
         parked = self._lanes.setdefault(entry.lane, _ParkedLane())
@@ -325,9 +326,9 @@ class ParkingLedger:
         return [*orders, *self._offer(entry.lane, parked)]
 
     def _infer_fence(self, owner: ParkingOwner) -> None:
-        # Nobody parks before its own fence has come: one that is not here could not be read, and may have been dropped.
+        # An owner parks only when its own fence has come. If we saw none, we could not read it, or it was dropped.
         is_above = self._current is not None and owner.generation > self._current.generation
-        # Behind our own fence it came late, and counts for nobody: its owner cannot have seen that.
+        # Behind our own fence the message came late, and counts for nobody: its owner cannot have seen that fence.
         if is_above and not self.is_fenced:
             self._current = owner
 
@@ -346,7 +347,7 @@ class ParkingLedger:
         if only is not None:
             self._infer_fence(only[0])
             if self._current is not None and only[0] != self._current:
-                # It came late, as any message may: kept, it would count once the fences before it are gone.
+                # It came late and does not count. If it were kept, it would count once the fences before it are gone.
                 return [SettleParked(one.delivery_id)]
         self._lanes.setdefault(lane, _ParkedLane()).unread.append(one)
         self.count += 1
@@ -356,7 +357,8 @@ class ParkingLedger:
         if asked.lane == UNREAD_LANE:
             nameless, self._unread = self._unread, []
             withheld, self._withheld = self._withheld, []
-            # Before any later fence settles this one: what did not count would count without the fences before it.
+            # Settled before any later fence settles the present one: without the fences before it, what did not count
+            # would count.
             gone = [*(SettleParked(one.delivery_id) for one in nameless), *withheld]
             return [*gone, SettleParked(delivery_id), *self._open()]
         parked = self._lanes.get(asked.lane)

@@ -1,4 +1,4 @@
-"""What the ledger of a parking queue has its owner do; `ParkingStay` carries it out."""
+"""The outputs of a parking ledger: what the owner of the parking queue is to do. `ParkingStay` carries them out."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class SettleParked:
 
 @dataclass(frozen=True, slots=True)
 class ParkedSeen:
-    """What this owner has sent under this number is in the queue, and counts."""
+    """The message that this owner sent under this number is in the parking queue, and counts."""
 
     number: int
 
@@ -33,19 +33,19 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class PublishFence:
-    """Publish the fence of the ledger's owner, which is another one from now on; its arrival is the answer."""
+    """Publish a fence of `ParkingLedger.owner`, which has just changed; answered by the arrival of the fence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingOpened:
-    """Everything that was in the queue is known, and this owner may park; what it sent under an earlier fence and has
-    not seen does not count."""
+    """Everything that was in the queue is known, and this owner may park. What it sent under an earlier fence and has
+    not seen come back does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishDrop:
-    """Publish this order: its message was sent more than once and is gone, and another copy may be on its way, which
-    the next owner would take for parked."""
+    """Publish this order. Its message was sent more than once and is gone, and a copy may still be on its way, which
+    the next owner would take for a parked message."""
 
     asked: DropAsked
 

@@ -20,11 +20,12 @@ PARKING_PREFIX = "lbg-parked/"
 topic has the same name."""
 
 SHOWN_UNSETTLED = 10_000
-"""So many unsettled messages a parking queue has to show its owner, which settles none of what is parked before it has
-read it all. It is what PubSub+ does unless told otherwise (`maxDeliveredUnackedMsgsPerFlow`)."""
+"""How many unsettled messages a parking queue must be able to show its owner, which reads everything before it settles
+anything that is parked. The default of PubSub+ (`maxDeliveredUnackedMsgsPerFlow`)."""
 
 UNREAD_LANE = "unread"
-"""Stands for the lane of what does not say its lane; those of messages begin with a word and a space."""
+"""Stands for the lane of entries that do not say theirs. No real lane has this name: those begin with a word and a
+space."""
 
 KIND_PROPERTY = "lbg_parking"
 LANE_PROPERTY = "lbg_parked_lane"
@@ -38,10 +39,10 @@ MEMBER_PROPERTY = "lbg_parked_member"
 TIME_PROPERTY = "lbg_parked_at_ms"
 
 _OURS_BEGIN = "lbg_park"
-"""So begin the names of all properties of entries, also in later versions."""
+"""The names of all properties of entries begin with this, in later versions as well."""
 
 _REASON_CHARS = 200
-"""Of what an entry says that cannot be read: members tell each other, and logs."""
+"""How much is kept of the reason why an entry cannot be read: members tell it to each other, and log it."""
 
 _MESSAGE, _FENCE, _UNPARK, _DROP, _ROOM = "message", "fence", "unpark", "drop", "room"
 
@@ -66,8 +67,8 @@ class ParkingOwner:
     """One stay of one member as owner of a parking queue."""
 
     generation: int
-    """Microseconds of the member's wall clock: larger than that of every earlier owner, as far as the clocks allow.
-    The order of handling does not depend on that."""
+    """Microseconds of the member's wall clock, or one more than the larger generation that it found. No order depends
+    on the clocks."""
     nonce: str
     """Chosen at random, so that no two owners are the same."""
 
@@ -84,14 +85,14 @@ class ParkedMessage:
     owner: ParkingOwner
     """The owner that parked it."""
     number: int
-    """Counts what is parked in the queue; with the owner, it identifies the message. Counted from the owner's
-    generation, so that even alone it matches no message that was parked here before."""
+    """With the owner, it identifies the message. Numbers go up from the owner's generation, so that even alone, one
+    matches no message that was parked here before."""
     original: Message
     attempts: int
     """Attempts of its handler; 0 for a message that follows another of its key."""
     error: str
-    """Type and text of the last error; empty for a message that follows another of its key, and, as the stack, for one
-    that would have been too large with it."""
+    """Type and text of the last error. Empty for a message that follows another of its key. It and the stack are also
+    empty if the message would have been too large with them."""
     stack: str
     member: str
     parked_at_ms: int
@@ -134,7 +135,7 @@ class UnreadEntry:
     """Something that this version cannot read, such as an entry of a later one."""
 
     message: Message
-    """As it lies there; if it is a parked one, with the stamps of the original."""
+    """The message as it is in the queue; if it is a parked one, with the stamps of the original."""
     lane: LaneKey | None
     """None if it does not say its lane either."""
     only: tuple[ParkingOwner, int] | None

@@ -1,7 +1,7 @@
-"""The states of a stay at a parking queue and every move between them, as data.
+"""The states of a stay (a member's time as owner of a parking queue) and every move between them, as data.
 
-They say what the stay's handle is good for. Whether all that is parked is known is another question (`is_open`): what
-was known stays known when the handle is lost.
+A state says what the stay's handle is good for. It does not say whether all that is parked is known: that is `is_open`,
+and what was known stays known when the handle is lost.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,18 @@ class StayState(Enum):
     OWNING = "owning"
     """The queue is this member's: the parking queue is bound and read; then messages are parked and replayed."""
     WITHDRAWN = "withdrawn"
-    """This member has the queue given up, though the handle is fed: as OWNING, but nothing more is started."""
+    """This member wants the queue given up, although the handle is fed: as OWNING, but nothing more is started."""
     LEAVING = "leaving"
     """The queue itself is being unbound. What runs is waited for and settled on this handle, then that is unbound."""
     LOST = "lost"
-    """The handle is not fed, so the queue is to be given up. It is kept until it is bound again, or that of the queue
-    goes."""
+    """The handle is not fed, so the queue is to be given up. The handle is kept until it is bound again, or the queue's
+    own handle goes."""
     CUT_OFF = "cut_off"
     """Lost, and the queue itself is being unbound. Only what runs is waited for: what is settled does not count yet."""
     BACK = "back"
-    """Bound again after it was lost: what was settled has been sent once more. Another owner may wait, and may have had
-    the queue meanwhile, so what arrives is not taken. What runs is waited for and settled, then it is unbound."""
+    """The handle is bound again after it was lost, and what was settled has been sent once more. Another owner may be
+    waiting, or may have had the queue meanwhile, so what arrives is not taken. What runs is waited for and settled,
+    then the handle is unbound."""
     ENDED = "ended"
     """There is no handle, and will be none."""
 
@@ -60,7 +61,7 @@ STEPS: Mapping[tuple[StayState, StayEvent], StayState] = MappingProxyType(
 """Any other event leaves the state as it is."""
 
 HELD = frozenset({StayState.OWNING, StayState.WITHDRAWN, StayState.LEAVING})
-"""The handle was never lost: what arrives is what follows for its ledger, and what is settled counts."""
+"""The handle was never lost: what arrives continues what its ledger was shown, and what is settled counts."""
 
 STAYING = frozenset({StayState.OWNING, StayState.WITHDRAWN, StayState.LOST})
 """The handle is kept until something happens."""

@@ -1,8 +1,8 @@
-"""The next step of a re-striping, from what the broker and the members say now.
+"""Decides the next step of a re-striping, from what the broker and the members say now.
 
 The conductor keeps no notes: the subscriptions of the queues say how far it has got, and every step may be done twice.
-So if a conductor dies, another one looks, and goes on. Two at once are not allowed; the shell makes sure of that
-(runtime/restripe/restriper.py: its client name).
+So if a conductor dies, another one looks, and goes on. There must never be two at once; its shell sees to that by its
+client name (runtime/restripe/restriper.py).
 
 The order of the steps, and why: first, every queue of both layouts is subscribed to the topic of the records, the queue
 with index 0 before all others, so that what is under way is on record from the first step on. The plan is in all
@@ -17,7 +17,8 @@ Members drop a plan that is older than what they know. If they know a newer one,
 plan gets a newer generation: its new topic replaces the old one, with both subscribed for a while, and a conductor that
 looks then goes on with the newest.
 
-A plan that leads from a number of queues to the same number moves nothing: it reminds members that go by another one.
+A plan that leads from a number of queues to the same number moves nothing: it tells that number to members that go by
+another one.
 """
 
 from collections.abc import Mapping, Set
@@ -45,7 +46,7 @@ LOOKS_PER_RECORD = 100
 """A record that members do not report as read is published again after this many looks; a second one does nothing."""
 
 MOST_NAMED = 3
-"""The most queues that what is waited for names."""
+"""How many queues a `Wait` names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class ShardMove:
 
 @dataclass(slots=True)
 class Conductor:
-    """One run of a re-striping's conductor; a shell asks `next_step`, does it, and calls `did` when it is done."""
+    """One run of a re-striping's conductor. Its shell asks for `next_step`, takes it, and reports it with `did`."""
 
     shape: GroupShape
     """The old layout."""
@@ -185,7 +186,7 @@ class Conductor:
     def queues_to_measure(self, sight: Sight) -> list[int]:
         """Indexes of the queues whose depths `next_step` needs, given the rest of this `Sight`.
 
-        As few as possible, or a re-striping of many queues would take as many requests for every step.
+        As few as possible: each costs a request, in every step.
         """
         move = self._next_move(sight)
         if move is not None:
@@ -296,7 +297,7 @@ class Conductor:
     def _delete(self, index: int) -> Step:
         end = StripeEnd(self.plan.generation, self.plan.to_count)
         if self._waited_for == end and self._looks >= LOOKS_PER_RECORD:
-            # Members still bind the queue: the one that had read the end and told us has died before it told them.
+            # Members still bind the queue. The one that read the end and told us may have died before it told them.
             self._looks = 0
             return Publish(end)
         self._looks = self._looks + 1 if self._waited_for == end else 0

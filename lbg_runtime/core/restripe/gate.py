@@ -1,20 +1,20 @@
-"""Between a flow's deliveries and the lanes: whose turn a message is while shards move from queue to queue.
+"""While shards move from queue to queue: which deliveries of a flow may be handled, which wait, which are dropped.
 
-One gate per flow machine. While its group is re-striped, a queue's stream has a plan, then a marker per shard that
-moves, then a finish (core/restripe/records.py). For a shard that leaves the queue, everything before its marker is
-handled as always; everything after it has a copy in the new queue and is dropped. For a shard that comes, everything
-before the marker has a copy in the old queue and is dropped; everything after it is kept, unsettled, until the old
-queue's owner has handled everything before the marker and the broker knows it.
+One gate per flow machine, between its deliveries and the lanes. While its group is re-striped, a queue's stream has a
+plan, then a marker per shard that moves, then a finish (core/restripe/records.py). For a shard that leaves the queue,
+everything before its marker is handled as always; everything after it has a copy in the new queue and is dropped. For a
+shard that comes, everything before the marker has a copy in the old queue and is dropped; everything after it is kept,
+unsettled, until the old queue's owner has handled everything before the marker and the broker knows it.
 
 Records are settled last of all: the queue is the journal. A new handle is shown the plan and the markers again, before
 anything that was not settled, and comes to the same decisions; nothing is remembered from handle to handle. Records are
 settled after the finish, when nothing before it is left: markers first, then plan, then finish. Settlements take effect
 in order (transport/base.py), so whatever prefix of them a crash leaves, the remaining records still say enough.
 
-So neither a member's settings nor what it was told matter here: as long as no plan was seen on a handle, everything
-that comes is the queue's own. Before the plan there are no copies yet, and if the plan has been settled, everything
-before the finish was settled earlier. After a record that cannot be read, or that makes no sense, nothing more is
-handled on that handle: the queue stops, loudly.
+So neither the settings nor what others have told the member matter here: as long as no plan was seen on a handle, the
+queue handles everything that comes. Before the plan there are no copies yet, and if the plan has been settled,
+everything before the finish was settled earlier. After a record that cannot be read, or that makes no sense, nothing
+more is handled on that handle: the queue stops, loudly.
 """
 
 from collections import defaultdict
@@ -85,9 +85,10 @@ class StripeGate:
         self._striping = Striping(0, shape.queue_count)
         """The striping as the member knows it; its `left` and `finished` are proven."""
         self._done_generation = 0
-        """Generation of the newest re-striping of which, as the broker has confirmed, nothing is left in the queue."""
+        """Generation of the newest re-striping that has left nothing in the queue, as the broker has confirmed."""
         self._outdated_generation = 0
-        """Generation of the last plan reported as older than what is known; a conductor keeps publishing it."""
+        """Generation of the last plan reported as outdated. Remembered, as its conductor publishes it again and
+        again."""
         self._probe_count = 0
         self.start_handle()
 
@@ -110,9 +111,9 @@ class StripeGate:
         self._stuck: list[Delivery] = []
         """A record that cannot be read, or that makes no sense, and everything that came after it."""
         self.kept_count = 0
-        """Messages that wait here: they count only for `max_held`, so that other shards can overtake them. Records do
-        not count, as there may be more of them than a flow may have in flight, except those that the queue is stuck
-        behind."""
+        """Messages that wait here. They count only for the `max_held` of the flow machine, so that other shards can
+        overtake them. Records that wait do not count, as there may be more of them than a flow may have in flight; a
+        record behind which the queue is stuck counts, and so does everything after it."""
         self._probes: dict[int, StripesNews] = {}
         self._ended_generation = 0
         """Generation of the re-striping whose records were settled on this handle."""
@@ -126,7 +127,8 @@ class StripeGate:
 
     @property
     def closing_shards(self) -> frozenset[int | None]:
-        """Shards that leave, and wait only for what is in flight of them, and those for which the finish waits.
+        """Shards that leave as soon as their deliveries in flight are handled, and shards for whose deliveries the
+        finish waits.
 
         None stands for topics of no shard.
         """
@@ -141,7 +143,7 @@ class StripeGate:
         return topic.startswith(self._record_prefix)
 
     def take(self, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
-        """Take a delivery: pass, drop or keep it, and return the orders that follow."""
+        """Pass, drop or keep the next delivery of the handle, and return the orders that follow."""
         if self._stuck:
             self._stick(delivery)
             return []
@@ -282,8 +284,8 @@ class StripeGate:
                 self._unfinished |= dict.fromkeys((each.delivery_id for each in waiting), shard)
         elif (plan := plan_with_prefix(self._record_prefix, delivery.message.topic)) is not None:
             # The plan is settled, and everything before the first finish was settled earlier. So wait for nothing:
-            # this finish may have been published again, far behind the first, with the plan of the next re-striping
-            # behind it. But others may wait for what only this queue can tell, and believe only a member that knows
+            # this finish may be a second copy, far behind the first and just before the plan of the next re-striping.
+            # But other members may wait for news that only this queue has, and they believe only a member that knows
             # the plan.
             orders.append(PlanReached(plan))
         return orders + self._reconsider() + self._end_if_finished()
@@ -297,7 +299,8 @@ class StripeGate:
         self._markers.clear()
         self._gone.clear()
         self._ended_generation = finish.generation
-        # Nothing is kept any more: the finish has let go what comes, and what leaves has been dropped with its shard.
+        # Nothing is kept any more: the finish let shards that come pass, and what was kept of those that leave was
+        # dropped.
         done = StripesFinished(finish.generation, finish.from_count, finish.to_count)
         return [*(Drop(record) for record in records), self._probe(done)]
 

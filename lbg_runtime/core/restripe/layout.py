@@ -1,8 +1,9 @@
-"""Where the shards are, by the queues' subscriptions: in a layout, on the way of a plan, or as no step leaves them.
+"""Where the shards are, by the queues' subscriptions: in a layout, on the way of a plan, or where no step leaves them.
 
-A re-striping may be broken off at any point, and a request of its conductor may arrive late, when others have moved on
-in the meantime. What the queues then have looks like a plan under way. Continuing it would tell the members things that
-are not true, so a plan is continued only if the shards are as its own steps leave them.
+Read by the conductor before it begins or continues. A re-striping may be broken off at any point, and a request of its
+conductor may reach the broker late, when others have moved on. The queues then look as if a plan were under way. To
+continue it would tell the members things that are not true, so a plan is continued only if the shards are where its own
+steps leave them.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ class SeenQueues:
     """The existing queues of a group, as whoever conducts a re-striping has seen and changed them."""
 
     shape: GroupShape
-    """Whatever number of queues its settings say."""
+    """Its queue count does not matter: the subscriptions say how many queues the group has."""
     control_topic: str
     subscriptions: dict[int, frozenset[str]]
     """By index of the queue."""
@@ -60,8 +61,9 @@ class SeenQueues:
     def ensure_on_the_way(self, plan: StripePlan) -> None:
         """Raise `UserError` if a shard is where no step of this plan leaves it.
 
-        The advice in the error is right however far the plan has got: with nothing on its way, a shard is in its new
-        queue as if it had moved, and the finish, after which more may come, cuts off everything that the old queue had.
+        The advice in the error is right however far the plan has got. Publishers are stopped and everything is handled,
+        so a shard may go straight to its new queue as if it had moved; the finish comes before anything new does, and
+        cuts off everything that the old queue had.
         """
         moving = ""
         for shard, indexes in self._holders().items():
@@ -206,8 +208,9 @@ def _is_layout(holders: Mapping[int, frozenset[int]], queue_count: int) -> bool:
 
 
 def _of_shards(shape: GroupShape, topics: frozenset[str]) -> frozenset[str]:
-    """Those that attract messages of the group; and in a queue that has any, those that do so by a wildcard in the
-    first level, or keep some away as an exception. A queue without any is not used, or somebody else's."""
+    """The topics that attract messages of the group by its hash prefix. If there are any, also those that attract them
+    by a wildcard in the first level, or keep them away as an exception. A queue without any is unused, or somebody
+    else's."""
 
     def is_one(topic: str) -> bool:
         first, *below = topic.removeprefix("!").split("/")
