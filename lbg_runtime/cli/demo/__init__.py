@@ -1,1 +1,1 @@
-"""`lbg demo`: the source article's story with real processes, played and judged."""
+"""`lbg demo`: a group of real processes whose members come, crash and leave under load, shown and judged."""

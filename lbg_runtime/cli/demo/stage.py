@@ -1,4 +1,4 @@
-"""`lbg demo`: play the story with a live table, judge it, print the verdict."""
+"""`lbg demo`: plays the story (story.py) with a live table, judges it, prints the verdict."""
 
 import signal
 from typing import Annotated
@@ -41,7 +41,9 @@ def demo(
     ] = False,
     engine: Annotated[Engine, typer.Option(help="What judges the run, as for lbg validate.")] = Engine.AUTO,
 ) -> None:
-    """Play the source article's story with real processes on loopback and judge it. Exit code 0 only if it is valid.
+    """Run a group of real processes on loopback, with members that come, crash and leave under load, and judge it.
+
+    Exit code 0 only if the verdict is valid.
 
     If the verdict is not valid, the journals and logs stay on disk, and the last line says where.
     """
