@@ -144,13 +144,14 @@ class BrokerServer:
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all are gone, if it is cancelled, too. Idempotent."""
         self._is_stopped = True
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        cancellation: asyncio.CancelledError | None = None
         self.engine.send_no_more()
         self.faults.drop()
+        if listener is not None:
+            cancellation = await _accept_no_more(listener)
+            listener.close()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
-        cancellation: asyncio.CancelledError | None = None
         while self._connections:
             try:
                 await self._no_connections.wait()
@@ -252,7 +253,7 @@ class BrokerServer:
         connection.suffer(self.faults.trouble_of(None))
         self._look_for_room()
         if self._is_stopped:
-            connection.abort()  # Accepted in the turn in which the listener closed.
+            connection.abort()  # Accepted in the turn in which we were asked to stop.
 
     def written_to(self, connection: Connection) -> None:
         """Flush this connection at the end of this turn of the loop, with one write for all output until then."""
@@ -329,3 +330,18 @@ class BrokerServer:
                 name = connection.session.client_name
                 _log.error("output_failed", client_name=name, peer=connection.peer, exc_info=error)
                 connection.abort()
+
+
+async def _accept_no_more(listener: asyncio.Server) -> asyncio.CancelledError | None:
+    """Have what was accepted become a connection before the listener is closed, where asyncio would forget it; returns
+    the cancellation that came meanwhile."""
+    for each in listener.sockets:
+        asyncio.get_running_loop().remove_reader(each.fileno())
+    cancellation: asyncio.CancelledError | None = None
+    # In the next turn asyncio makes a transport of it, and in the one after that it tells us.
+    for _ in range(2):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    return cancellation

@@ -186,6 +186,33 @@ async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
         await asyncio.open_connection(server.host, server.port)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_connection_that_is_accepted_as_the_listener_closes_is_cut_off(is_cancelled: bool) -> None:
+    """asyncio makes a connection of it a turn later, and did not where the listener was closed by then: its peer was
+    cut off when the garbage was collected, with a warning of a socket that nobody closed."""
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)  # Else it says nothing of what it could not make a connection of.
+    troubles: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: troubles.append(context))
+    server = BrokerServer(OWN_HOST, 0)
+    await server.start()
+    with socket.create_connection((server.host, server.port), PATIENCE_S) as client:
+        client.setblocking(False)
+        # The loop hears of it, and accepts it behind what runs in that turn.
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(server.stop())
+        if is_cancelled:
+            loop.call_soon(lambda: loop.call_soon(stopping.cancel))
+        with pytest.raises(asyncio.CancelledError) if is_cancelled else contextlib.nullcontext():
+            await stopping
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""
+    assert troubles == []
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection(server.host, server.port)
+
+
 async def test_a_stop_that_is_cancelled_leaves_neither_the_store_nor_a_timer(tmp_path: Path) -> None:
     """The file stayed open, and no other broker could have it until this process had ended."""
     path = tmp_path / "store"
