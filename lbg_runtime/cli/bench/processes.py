@@ -1,5 +1,6 @@
 """The processes of a benchmark: a broker that reports what it has done, and an arm that reports what it took."""
 
+import os
 import select
 import subprocess
 import sys
@@ -112,10 +113,16 @@ def show(log: IO[bytes]) -> None:
 def run_module(
     module: str, arguments: Sequence[object], stdin: int
 ) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
-    """A module run by this interpreter, and its log; whatever happens, the process is gone when the context ends."""
-    with tempfile.TemporaryFile() as log:
+    """A module run by this interpreter, and its log; whatever happens, the process is gone when the context ends, and
+    its temporary files with it."""
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="lbg-bench-") as folder:
         process = subprocess.Popen(  # noqa: S603  # this interpreter and our own modules
-            [sys.executable, "-m", module, *map(str, arguments)], stdin=stdin, stdout=subprocess.PIPE, stderr=log
+            [sys.executable, "-m", module, *map(str, arguments)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # It is killed, and then removes nothing itself.
+            env={**os.environ, "TMPDIR": folder},
         )
         try:
             yield process, log

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tempfile
 from contextlib import AbstractContextManager
+from pathlib import Path
 from subprocess import PIPE
 from tempfile import TemporaryFile
 
@@ -44,6 +46,15 @@ def test_one_that_has_ended_before_it_is_asked_is_told() -> None:
             ask("a member", process)
         # What could not be written is still there, and must not be met by the end of the context.
         process.communicate()
+
+
+def test_a_broker_with_a_store_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with run_broker("lbg_runtime.cli.bench.arms.measured_broker", "stored", 1) as broker:
+        assert broker.ask()["depth"] == 0
+        assert list(tmp_path.rglob("store"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
