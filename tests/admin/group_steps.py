@@ -112,6 +112,21 @@ class Between(httpx.AsyncBaseTransport):
         return answer
 
 
+class Standby(httpx.AsyncBaseTransport):
+    """The other broker of a pair, where the VPN is not up; or the one, which becomes so at the first change."""
+
+    def __init__(self, inner, *, is_standby=True):
+        self._inner = inner
+        self._is_standby = is_standby
+
+    async def handle_async_request(self, request):
+        answer = await self._inner.handle_async_request(request)
+        self._is_standby |= request.method != "GET"
+        if self._is_standby and request.url.path.endswith("/monitor/msgVpns/default"):
+            return httpx.Response(200, content=(await answer.aread()).replace(b'"up"', b'"standby"'))
+        return answer
+
+
 class Killed(BaseException):
     """Nobody catches it, so nothing is taken back."""
 

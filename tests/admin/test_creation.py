@@ -21,6 +21,7 @@ from tests.admin.group_steps import (
     SPEC,
     Between,
     Killed,
+    Standby,
     Wire,
     create,
     events,
@@ -237,6 +238,22 @@ async def test_a_queue_that_may_be_open_is_closed_before_it_is_taken_back(broker
             await create(failing)
     assert is_open == [True, False]
     assert await everything(client) == before
+
+
+async def test_a_creation_that_fails_is_not_taken_back_by_the_word_of_a_standby(broker, client):
+    """Of two queues that are open by then, it would say that they are empty."""
+
+    async def confirm():
+        publish(broker)
+
+    broker.transport = Between(Standby(broker.transport), "POST", "jndiQueues", confirm, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await create(failing)
+    assert told[-1]["event"] == "group_creation_not_undone"
+    assert "VPN default is standby" in told[-1]["reason"]
+    publish(broker)
+    assert await read_fills(client, "default", ["orders/1"]) == {"orders/1": (2, 0)}, "its queues take messages again"
 
 
 @pytest.mark.parametrize("error", [httpx.ReadTimeout("gone"), asyncio.CancelledError()])

@@ -26,6 +26,7 @@ from tests.admin.group_steps import (
     SPEC,
     Between,
     Killed,
+    Standby,
     Wire,
     create,
     events,
@@ -110,27 +111,12 @@ async def test_messages_in_a_queue_of_the_group_are_not_said_to_be_marks(broker,
     assert not caught.value.only_parking
 
 
-class _Standby(httpx.AsyncBaseTransport):
-    """The other broker of a pair, where the VPN is not up; or the one, which becomes so at the first change."""
-
-    def __init__(self, inner, *, is_standby=True):
-        self._inner = inner
-        self._is_standby = is_standby
-
-    async def handle_async_request(self, request):
-        answer = await self._inner.handle_async_request(request)
-        self._is_standby |= request.method != "GET"
-        if self._is_standby and request.url.path.endswith("/monitor/msgVpns/default"):
-            return httpx.Response(200, content=(await answer.aread()).replace(b'"up"', b'"standby"'))
-        return answer
-
-
 @pytest.mark.parametrize("from_the_start", [True, False])
 async def test_a_standby_is_not_believed_that_queues_are_empty(broker, client, from_the_start):
     """What is deleted there is deleted at the active one, too, with the messages that only that one knows of."""
     await create(client)
     before = await everything(client)
-    broker.transport = _Standby(broker.transport, is_standby=from_the_start)
+    broker.transport = Standby(broker.transport, is_standby=from_the_start)
     async with broker.client() as misled:
         admin = GroupAdmin(misled, "default")
         with pytest.raises(VpnNotUp, match=r"semp\.url: http://broker .* VPN default is standby; expected up"):
