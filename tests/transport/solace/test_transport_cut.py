@@ -108,8 +108,9 @@ async def test_a_connection_that_was_cut_is_not_heard(broker: BrokerServer, tran
         assert await asking is None
 
 
+@pytest.mark.parametrize("is_ending", [True, False], ids=["while it ends", "when it has ended"])
 async def test_an_unbind_that_was_cut_off_is_not_confirmed_by_the_next_connection(
-    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch, is_ending: bool
 ) -> None:
     """Its settlement was lost, and came again with no fault on record. The client's listeners tell late of the cut."""
     loop, session, barrier = asyncio.get_running_loop(), transport._session, transport._barrier
@@ -120,7 +121,7 @@ async def test_an_unbind_that_was_cut_off_is_not_confirmed_by_the_next_connectio
         assert broker.faults.drop("first")
         broker.faults.clear()
 
-    def ask_when_it_is_back() -> int:
+    def heard_when_it_is_back() -> int:
         before = session.connection()
         asyncio.run_coroutine_threadsafe(cut(), loop).result(PATIENCE_S)
         while (found := session.heard_in()) in (None, before):
@@ -130,7 +131,17 @@ async def test_an_unbind_that_was_cut_off_is_not_confirmed_by_the_next_connectio
     flow, recorder = await bind(transport)
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
-    monkeypatch.setattr(barrier, "_question", ask_when_it_is_back)
+    receiver = flow._receiver  # type: ignore[attr-defined]  # that of the client
+    terminate = receiver.terminate
+
+    def terminate_and_be_cut_off(grace_period: int) -> None:
+        terminate(grace_period)
+        heard_when_it_is_back()
+
+    if is_ending:
+        monkeypatch.setattr(receiver, "terminate", terminate_and_be_cut_off)
+    else:
+        monkeypatch.setattr(barrier, "_question", heard_when_it_is_back)
     # What they tell is that of an older session, then.
     monkeypatch.setattr(transport, "_making", None)
     broker.faults.stall("first")
