@@ -80,7 +80,7 @@ class LaneWriter:
             # before it came.
             order = _next_order(root, queue, began_us)
             note = LaneNote(queue, member, epoch, order, began_us, socket.gethostname(), handle)
-            self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
+            self._folder = root / note.name
             self._make_folder(note)
         except OSError as error:
             raise LandingWriteFailed(str(folder), error.strerror or str(error)) from error

@@ -53,6 +53,8 @@ class LaneView:
     def __init__(self, root: Path, name: str, note: LaneNote) -> None:
         self.name = name
         self.note = note
+        self.is_in_place = note.name == name
+        """Whether the note is of a lane of this name."""
         # Not a `Path`: creating one takes as long as opening a file, and a task creates a view of each lane.
         self._folder = f"{root}/{name}"
         self._full: dict[int, tuple[int, int, int]] = {}
@@ -91,7 +93,14 @@ class LaneView:
         return True
 
     def extent(self) -> LaneExtent:
-        """How far it goes now. Raises `LandingDamaged`, and `FileNotFoundError` if it is gone."""
+        """How far it goes now.
+
+        Raises `LandingDamaged`, also if it lies elsewhere than its note says, and `FileNotFoundError` if it is gone.
+        """
+        if not self.is_in_place:
+            # A copy, or a lane that somebody meant to take away: its rows would come twice, or out of order.
+            what = f"its note is of {self.note.name}"
+            raise LandingDamaged(self._folder, what, "bring it back to that place, or take it out of the log")
         while True:
             names = os.listdir(self._folder)
             if names != self._names:

@@ -74,6 +74,11 @@ class LaneNote:
     another lane after a flush has failed."""
     format: int = FORMAT
 
+    @property
+    def name(self) -> str:
+        """`queue=003/lane=...`, where its folder lies."""
+        return f"{queue_folder(self.queue)}/lane={self.member}-{self.epoch}.{self.began_us:x}"
+
 
 def queue_folder(queue: int) -> str:
     return f"queue={queue:03d}"

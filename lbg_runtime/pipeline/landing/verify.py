@@ -106,8 +106,9 @@ class _Lane:
         for finding in self._files():
             is_damaged |= finding.grade is Grade.DAMAGE
             yield finding
-        if self._view.note.queue != self._queue:
-            yield Finding(Grade.DAMAGE, str(self._folder), f"its note is of queue {self._view.note.queue}")
+        if not self._view.is_in_place:
+            is_damaged = True
+            yield Finding(Grade.DAMAGE, str(self._folder), f"its note is of {self._view.note.name}")
         if is_damaged:
             return
         twice = self._twice()

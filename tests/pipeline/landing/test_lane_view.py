@@ -161,6 +161,24 @@ def test_files_that_are_replaced_by_those_of_another_log_are_noticed(
     assert found == [id_of("other", number) for number in range(replaced_rows)]
 
 
+@pytest.mark.parametrize("place", ["queue=004/{name}", "queue=003/{name}.bak"])
+def test_a_lane_that_lies_elsewhere_than_its_note_says_is_damage(log_on_disk: LogOnDisk, place: str) -> None:
+    """Its rows would be there twice, or out of order: it may be a copy, or a lane that somebody meant to take away."""
+    lane = log_on_disk.lane()
+    land(lane, 0, 3)
+    place = place.format(name=lane.name.rpartition("/")[2])
+    copy = log_on_disk.root / place
+    shutil.copytree(log_on_disk.root / lane.name, copy)
+    log, queue = LandingLog(log_on_disk.root), int(place[len("queue=") :][:3])
+    with pytest.raises(LandingDamaged, match="bring it back") as caught:
+        log.lanes(queue)
+    assert (caught.value.path, caught.value.what) == (str(copy), f"its note is of {lane.name}")
+    # Whoever has the offset of a time when it was not there, or not looked at, reads on.
+    assert ids_of(log.read_queue(3, {}, {lane.name: 3})) == [id_of("k", number) for number in range(3)]
+    with pytest.raises(LandingDamaged, match="its note is of"):
+        list(log.read_queue(queue, {}, {place: 3}))
+
+
 def test_an_index_of_other_data_is_noticed_by_who_reads(log_on_disk: LogOnDisk) -> None:
     lane, log = log_on_disk.lane(), LandingLog(log_on_disk.root)
     land(lane, 0, 3)

@@ -142,7 +142,7 @@ def test_a_lane_that_lies_with_another_queue_is_found(log_on_disk: LogOnDisk, la
     whose = log_on_disk.root / "queue=004" / lane.name
     assert [(each.path, each.what) for each in found(log_on_disk)] == [
         *((str(whose / f"00000000000{first}.arrow"), "holds rows of another queue than 4") for first in (0, 2, 4)),
-        (str(whose), "its note is of queue 3"),
+        (str(whose), f"its note is of queue=003/{lane.name}"),
     ]
 
 
