@@ -137,6 +137,8 @@ class IndexRead:
     def __init__(self, path: Path | str, raw: bytes, header: SegmentHeader, table: npt.NDArray[np.void]) -> None:
         """As `read_index` makes it."""
         self.bytes = len(raw)
+        self.first_row = header.first_row
+        """Of the lane, at which the segment begins."""
         self.rows = int(table["rows"][-1]) if len(table) else header.first_row
         """Of the lane, up to and including the last flush."""
         self._path = path

@@ -162,8 +162,12 @@ class Segment:
         return Path(self._stem + IDS_SUFFIX)
 
     def last_entry(self) -> FlushEntry | None:
-        """As `read_last_entry`; raises `LandingDamaged` also if there are rows and the index has no header."""
+        """As `read_last_entry`; raises `LandingDamaged` also if it is of rows before this segment, or if there are rows
+        and the index has no header."""
         last = read_last_entry(self._stem + INDEX_SUFFIX)
+        if last is not None and last.rows <= self.first_row:
+            # Otherwise the lane would seem to end where another one of its segments does.
+            raise self._misnamed()
         if last is None and self.has_rows():
             # Read after the rows: none is written before the header is durable, so by now it is there.
             read_header(self.index_path)
@@ -200,8 +204,11 @@ class Segment:
         return _is_followed(rest)
 
     def index(self) -> IndexRead:
-        """As `read_index`, which documents what is raised."""
-        return read_index(self._stem + INDEX_SUFFIX)
+        """As `read_index`, which documents what is raised; `LandingDamaged` also if it is that of another segment."""
+        found = read_index(self._stem + INDEX_SUFFIX)
+        if found.first_row != self.first_row:
+            raise self._misnamed()
+        return found
 
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
         """The rows from `start_row` to before `end_row`, numbered in their lane, without those outside this segment.
@@ -235,6 +242,9 @@ class Segment:
                 batch = batch.slice(offset, min(end_row, last) - first - offset)
             yield batch
             first, begin = last, end
+
+    def _misnamed(self) -> LandingDamaged:
+        return LandingDamaged(str(self.index_path), "its name is not that of its first row", DAMAGE_REMEDY)
 
     def _damaged(self, what: str) -> LandingDamaged:
         return LandingDamaged(str(self.data_path), what, DAMAGE_REMEDY)

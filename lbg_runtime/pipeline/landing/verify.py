@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned
-from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.lane_view import LaneView, check_cut, check_unindexed, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     REMOVED_NOTES,
@@ -178,8 +178,6 @@ class _Lane:
 
     def _segment(self, segment: Segment, rows: int) -> Iterator[Finding]:
         self._walked.segments += 1
-        if read_header(segment.index_path).first_row != segment.first_row:
-            yield Finding(Grade.DAMAGE, str(segment.index_path), "its name is not that of its first row")
         size = segment.data_path.stat().st_size
         self._walked.bytes += size
         try:

@@ -151,6 +151,20 @@ def test_a_segment_in_the_middle_that_is_gone_is_damage(log_on_disk: LogOnDisk) 
         list(log.read(lane.name, 0, 4))
 
 
+@pytest.mark.parametrize("suffixes", [(".index",), (".index", ".arrow")])
+def test_a_copy_of_a_segment_behind_the_last_one_does_not_hide_that(
+    log_on_disk: LogOnDisk, suffixes: tuple[str, ...]
+) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in range(1, 5):
+        lane.append(rows([id_of("k", number)]))
+    for suffix in suffixes:
+        folder = log_on_disk.root / lane.name
+        shutil.copy(folder / f"000000000000{suffix}", folder / f"000000001000{suffix}")
+    with pytest.raises(LandingDamaged, match="its name is not that of its first row"):
+        LandingLog(log_on_disk.root).lanes()
+
+
 def test_a_gap_that_is_longer_than_a_part_ends_the_parts_with_its_damage(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane(segment_bytes=1)
     for number in range(1, 8):

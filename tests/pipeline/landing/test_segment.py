@@ -169,6 +169,22 @@ def test_rows_stay_when_their_file_is_pruned(flushed: Segment) -> None:
     assert ids_of(kept) == [id_of("k", number) for number in range(10)]
 
 
+@pytest.mark.parametrize("first_row", [FIRST - 1, FIRST + 3])
+def test_a_segment_by_the_name_of_another_is_not_read(flushed: Segment, first_row: int) -> None:
+    other = Segment(flushed.data_path.parent, first_row)
+    shutil.copy(flushed.data_path, other.data_path)
+    shutil.copy(flushed.index_path, other.index_path)
+    with pytest.raises(LandingDamaged, match="its name is not that of its first row"):
+        list(other.read(first_row, FIRST + 10))
+
+
+def test_a_segment_does_not_end_before_its_first_row(flushed: Segment) -> None:
+    other = Segment(flushed.data_path.parent, FIRST + 10)
+    shutil.copy(flushed.index_path, other.index_path)
+    with pytest.raises(LandingDamaged, match="its name is not that of its first row"):
+        other.last_entry()
+
+
 def test_another_version_is_told_by_name(flushed: Segment) -> None:
     content = bytearray(flushed.index_path.read_bytes())
     content[8] = 9
