@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.interrupt import interrupt_when_asked
 from lbg_runtime.cli.options import (
     DURATION,
     Config,
@@ -123,12 +124,14 @@ def validate(
     if directory is None:
         code = _listen(config, topic, limit_s, as_json=json)
     elif is_following_on_spark:
+        interrupt_when_asked()
         code = _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=json)
     elif live:
         from lbg_runtime.cli.running_verdict import follow, looking_at_files
 
         code = follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=json)
     else:
+        interrupt_when_asked()
         code = _judge(directory, ack_window_ms, engine, layout, lost, as_json=json)
     raise typer.Exit(code)
 

@@ -19,8 +19,13 @@ from lbg_runtime.cli.bench.scale import scale
 from lbg_runtime.cli.bench.siblings import processes
 from lbg_runtime.cli.bench.sidecar import sidecar
 from lbg_runtime.cli.bench.soak import soak
+from lbg_runtime.cli.interrupt import interrupt_when_asked
 
-bench = typer.Typer(no_args_is_help=True, help="Measure on this machine. The documents quote these figures.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Measure on this machine. The documents quote these figures.",
+    callback=interrupt_when_asked,
+)
 bench.command()(acks)
 bench.command("all")(all_)
 bench.command()(broker)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from lbg_runtime.cli.bench.processes import end
 from lbg_runtime.cli.bench.report import Better, figure, tell
 from lbg_runtime.cli.options import Json, path_option, print_json
 from lbg_runtime.cli.table import print_table
@@ -199,15 +200,16 @@ def has_fallen(ratio: Mapping[str, Any], kept: float, share: float) -> bool:
 def _run(bench: Short) -> Mapping[str, Any] | None:
     tell("all", f"{bench.name} {bench.arguments}")
     command = [sys.executable, "-m", "lbg_runtime.cli", "bench", bench.name, "--json", *bench.arguments.split()]
-    try:
-        ended = subprocess.run(  # noqa: S603 - our own commands
-            command, stdout=subprocess.PIPE, timeout=_PATIENCE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own commands
+        try:
+            said, _ = process.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end(process)
+    if process.returncode != 0:
         return None
-    if ended.returncode != 0:
-        return None
-    report: Mapping[str, Any] = orjson.loads(ended.stdout)
+    report: Mapping[str, Any] = orjson.loads(said)
     if report.get("name") != bench.name:
         raise LbgError(f"lbg bench {bench.name} said something else")
     return report

@@ -21,7 +21,7 @@ from statistics import harmonic_mean
 import orjson
 
 from lbg_runtime.cli.bench.pipeline import Found
-from lbg_runtime.cli.bench.processes import BenchFailed
+from lbg_runtime.cli.bench.processes import BenchFailed, end
 from lbg_runtime.cli.bench.report import Better, Ratio, Row, tell, within_rounds
 
 SOURCE_ROWS = 1_000_000
@@ -150,9 +150,12 @@ def timed(arm: str, command: list[str]) -> tuple[float, float, Mapping[str, int]
     began_s = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603  # a command of ours
     with process:
-        printed = process.stdout.read() if process.stdout else b""
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        try:
+            printed = process.stdout.read() if process.stdout else b""
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            end(process)
     if not printed:
         raise BenchFailed(arm, f"it left with exit code {process.returncode} and printed nothing")
     return time.perf_counter() - began_s, usage.ru_maxrss / 1024, orjson.loads(printed)

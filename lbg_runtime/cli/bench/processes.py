@@ -18,6 +18,7 @@ from lbg_runtime.model.errors import LbgError
 PATIENCE_S = 150.0
 ANSWER_S = 600.0
 """Bound for an answer; the request may be to put a million messages on queues, on a machine that is busy otherwise."""
+_LEAVING_S = 60.0
 
 
 class BenchFailed(LbgError):
@@ -101,6 +102,16 @@ def end_of(arm: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> dict
         raise BenchFailed(arm, log.read().decode(errors="replace"))
     said: dict[str, Any] = orjson.loads(output)
     return said
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command of ours, if it has not ended, by SIGTERM, so that it ends and removes what it has made; one that
+    does not leave in time is killed."""
+    process.terminate()
+    try:
+        process.wait(_LEAVING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def show(log: IO[bytes]) -> None:

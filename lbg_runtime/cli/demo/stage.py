@@ -1,6 +1,5 @@
 """`lbg demo`: plays the story (story.py) with a live table, judges it, prints the verdict."""
 
-import signal
 from typing import Annotated
 
 import anyio
@@ -10,6 +9,7 @@ from rich.live import Live
 
 from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
+from lbg_runtime.cli.interrupt import interrupt_when_asked
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
@@ -59,8 +59,8 @@ def demo(
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
-    # As an interrupt, which ends the story in order. By default it would end without a word of the folder.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # By default it would end without a word of the folder.
+    interrupt_when_asked()
     with run_folder("lbg-demo-") as folder:
         watch = _Watch(Console(stderr=True))
         group = LiveGroup(
