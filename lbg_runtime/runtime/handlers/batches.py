@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from lbg_runtime.config.duration import parse_duration_ms
 from lbg_runtime.model.errors import BatchCutShort, HandlerError
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.runtime.handlers.bodies import Decoder
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.resources import RESOURCES
@@ -36,6 +36,11 @@ class BatchItem(Receipt, Generic[_Body]):
     def __init__(self, message: Message, body: _Body) -> None:
         super().__init__(message)
         self.body = body
+
+    @property
+    def delivery(self) -> Delivery:
+        """What handlers of single messages get as `Delivery`."""
+        return self.handling.shown
 
 
 class Batch(Sequence[BatchItem[_Body]]):

@@ -4,7 +4,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
@@ -152,7 +152,7 @@ class _Reader:
             self.has_batch = True
             (inner,) = get_args(annotation) or (bytes,)
             if any(map(_is_ours, _parts(inner))):
-                expected = "Batch, or Batch[Order]: the items of either have their message, and can be settled"
+                expected = "Batch, or Batch[Order]: the items of either have message and delivery, and can be settled"
                 raise HandlerError(self._where, f"parameter {name}: Batch[{type_name(inner)}]", expected)
             self._body_of(name, inner)
             return _batch
@@ -260,12 +260,7 @@ def _message(message: Message) -> object:
 
 
 def _delivery(_: Message) -> object:
-    handling = CURRENT_HANDLING.get()
-    delivery = handling.delivery
-    if delivery.message is handling.message:
-        return delivery
-    # Its own has the token of another key, for which a guard would take it for a message that it knows.
-    return replace(delivery, message=handling.message)
+    return CURRENT_HANDLING.get().shown
 
 
 def _receipt(_: Message) -> object:

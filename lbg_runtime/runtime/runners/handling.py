@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lbg_runtime.core.lanes import LaneKey
@@ -101,6 +102,14 @@ class Handling:
         """0 until it has ended."""
         self.outcome: Outcome | None = None
         """None until it has ended, and if it ended without one (L7)."""
+
+    @property
+    def shown(self) -> Delivery:
+        """The delivery as its handler gets it, which is with the message as its handler gets it."""
+        if self.delivery.message is self.message:
+            return self.delivery
+        # Its own has the token of another key, for which a guard would take it for a message that it knows.
+        return replace(self.delivery, message=self.message)
 
     @property
     def queue(self) -> QueueName:

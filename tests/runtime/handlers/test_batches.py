@@ -2,6 +2,7 @@
 
 import asyncio
 from contextvars import ContextVar
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,26 @@ async def test_a_batch_has_no_two_messages_of_a_key(rig, delivery):
             made.dispatcher.dispatch(delivery(number, f"k{number % 2}"))
         await made.until_ended(4)
     assert [bodies for _, bodies in desk.batches] == [[0, 1], [2, 3]]
+
+
+async def test_each_message_says_which_queue_and_epoch_it_is_of_and_whether_it_came_again(rig, delivery):
+    """For the state of a queue, which its hooks load and drop: in a batch, messages of several queues meet."""
+    desk, seen = Desk(), []
+
+    async def act(batch):
+        seen.extend(item.delivery for item in batch)
+        assert [item.delivery.message for item in batch] == [item.message for item in batch]
+
+    desk.act = act
+    made = rig(handlers=batch_handlers(desk.handle))
+    came = [delivery(0, "k0"), replace(delivery(1, "k1"), redelivered=True)]
+    async with MemberResources().entered(()), made.running():
+        for each in came:
+            made.dispatcher.dispatch(each)
+        await made.until_ended(2)
+    assert [(each.queue, each.epoch, each.redelivered) for each in seen] == [
+        (QUEUE, each.epoch, each.redelivered) for each in came
+    ]
 
 
 async def test_a_batch_sees_nothing_that_its_messages_set_in_context_variables(rig, delivery):

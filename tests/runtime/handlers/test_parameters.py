@@ -233,7 +233,7 @@ async def _batch_of_deliveries(deliveries: Batch[Delivery | None]) -> None: ...
 
 
 _ALONE = "expected a type that JSON can be read as; Message, Delivery, Receipt, Batch and State[...] stand alone"
-_ITEMS = "expected Batch, or Batch[Order]: the items of either have their message, and can be settled"
+_ITEMS = "expected Batch, or Batch[Order]: the items of either have message and delivery, and can be settled"
 
 
 async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) -> None: ...
