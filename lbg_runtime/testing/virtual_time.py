@@ -85,9 +85,11 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def _count_turn(self) -> None:
         self._turns += 1
-        if self._turns == 1:
-            self._began_s = thread_time()
         if self._turns % _LOOK_EVERY_TURNS:
+            return
+        # Asked for at each jump of the clock, this was an eighth of the work of a loop that only jumps.
+        if self._turns == _LOOK_EVERY_TURNS:
+            self._began_s = thread_time()
             return
         if (busy := self.busy) is not None:
             # What is cancelled after this has as much time again.
