@@ -13,7 +13,14 @@ from lbg_runtime.model.record import CloseRecord, ConfirmedRecord, DispatchRecor
 from lbg_runtime.validator.findings import Law, VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
-from tests.validator.changes import confirm_one_more, lose_last_of_key, repeat_settled, run_into_next, swap_two
+from tests.validator.changes import (
+    clear_flag,
+    confirm_one_more,
+    lose_last_of_key,
+    repeat_settled,
+    run_into_next,
+    swap_two,
+)
 from tests.validator.history import HASH_COUNT, World, story
 from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run, wall_us
 from tests.validator.script import Life, published
@@ -164,6 +171,18 @@ def test_what_a_missing_record_could_explain_is_reported_but_not_proven(change: 
     assert verdict.kind is VerdictKind.UNKNOWN
     assert len(verdict.unproven) == 1
     assert verdict.counts[verdict.unproven[0]] == 1
+
+
+@pytest.mark.parametrize("change", [repeat_settled, clear_flag])
+def test_a_repeat_is_not_proven_where_a_second_sending_may_be_missing(change: Callable[[Run], bool]) -> None:
+    run = story()
+    assert change(run)
+    drop_in_a_ledger(run)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert verdict.unproven
 
 
 def test_what_the_records_prove_is_invalid_even_where_others_are_missing() -> None:
