@@ -40,8 +40,8 @@ KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
 """The names that the Python layer and the C library below it give themselves; the C library need not be the one that
 came with the Python layer."""
 
-NEWEST_PYTHON = (3, 13)
-"""The newest version on which keeping a thread's state has been seen to work."""
+NEWEST_PYTHON = (3, 15)
+"""The newest version on which the tests of the transport have passed. On others, thread states may not be kept."""
 
 _CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
 _CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
