@@ -46,8 +46,8 @@ BLOCKS = [4_000, 9_000, WHOLE]
 AS_THEY_COME = [
     ".jsonl: ",
     "the files disagree",
-    "two journals claim",
-    "two ledgers claim",
+    " journals claim incarnation ",
+    " ledgers claim publisher ",
     "there is no journal of member",
 ]
 """Parts of the reasons that need not wait for the end of the run."""
