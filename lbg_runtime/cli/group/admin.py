@@ -109,7 +109,11 @@ def delete(
     name: Name,
     config: Config = _DEFAULT_CONFIG,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete even if members are bound or queues hold messages, which are lost.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Delete even if members are bound, queues hold messages, which are lost, or the VPN is not up.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
