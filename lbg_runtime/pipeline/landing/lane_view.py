@@ -111,7 +111,12 @@ class LaneView:
             segments = self._parts[INDEX_SUFFIX]
             if not segments:
                 # Nothing has landed, or all is pruned.
-                rows = max((self._pruned_segment(first).rows for first in self._parts[IDS_SUFFIX]), default=0)
+                try:
+                    rows = max((self._pruned_segment(first).rows for first in self._parts[IDS_SUFFIX]), default=0)
+                except FileNotFoundError as error:
+                    refuse_link(error)
+                    # Forgotten between the two looks.
+                    continue
                 self._seen = LaneExtent(rows, rows)
                 return self._seen
             segment = Segment(self._folder, segments[-1])

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned
-from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, FlushEntry, read_header
 from lbg_runtime.pipeline.landing.lane_view import LaneView, check_cut, check_unindexed, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     REMOVED_NOTES,
@@ -134,7 +134,7 @@ class _Lane:
                 expected = first if last is None else last.rows
                 yield from self._segment(segment, expected)
                 check_cut(self._folder, segment, last)
-                yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
+                yield from _torn_ends(segment, last)
             except FileNotFoundError as error:
                 if os.path.lexists(segment.index_path):
                     yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
@@ -168,9 +168,10 @@ class _Lane:
                 pruned = read_pruned(self._folder, first)
                 self._hashes.extend(hash(each) for each in pruned.ids().to_pylist())
                 rows = pruned.rows
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 # Gone since it was listed.
-                pass
+                if os.path.islink(error.filename):
+                    yield Finding(Grade.DAMAGE, error.filename, "it is a link that leads nowhere")
             except (LandingError, OSError) as error:
                 yield _damage(error, Segment(self._folder, first).ids_path)
                 rows = None
@@ -221,12 +222,13 @@ def _has_header(segment: Segment) -> bool:
     return len(header) == ENTRY_BYTES and any(header)
 
 
-def _torn_ends(segment: Segment, data_bytes: int) -> Iterator[Finding]:
+def _torn_ends(segment: Segment, last: FlushEntry | None) -> Iterator[Finding]:
     rest = segment.index_path.stat().st_size % ENTRY_BYTES
     if rest:
         yield Finding(Grade.NOTE, str(segment.index_path), f"a torn entry of {rest} bytes at its end")
-    beyond = segment.data_path.stat().st_size - data_bytes
-    if data_bytes and beyond > 0:
+    begin = read_header(segment.index_path).data_start if last is None else last.data_bytes
+    beyond = segment.data_path.stat().st_size - begin
+    if beyond > 0:
         yield Finding(Grade.NOTE, str(segment.data_path), f"{beyond} bytes of a flush that was not completed")
 
 

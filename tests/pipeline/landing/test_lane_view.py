@@ -12,7 +12,8 @@ from lbg_runtime.pipeline.landing.lane import LaneWriter, remove_lane
 from lbg_runtime.pipeline.landing.lane_view import LaneExtent
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, IDS_SUFFIX, INDEX_SUFFIX, Segment
 from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
@@ -118,6 +119,37 @@ def test_a_link_to_nowhere_is_damage_also_where_only_copies_are_looked_for(log_o
     log = LandingLog(log_on_disk.root)
     with pytest.raises(LandingDamaged, match=r"index: it is a link that leads nowhere"):
         list(log.read_queue(3, {older.name: 2}, {older.name: 2, younger.name: 3}))
+
+
+def test_so_is_a_link_to_nowhere_in_place_of_ids(log_on_disk: LogOnDisk) -> None:
+    """The lane seemed to be gone, so that copies of what was pruned of it came again."""
+    lane = log_on_disk.lane()
+    land(lane, 1, 3)
+    log_on_disk.close()
+    assert len(list(prune(log_on_disk.root, 10))) == 1
+    ids = only(log_on_disk, lane, IDS_SUFFIX)
+    ids.unlink()
+    ids.symlink_to(log_on_disk.root / "not mounted")
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match=r"ids: it is a link that leads nowhere"):
+        log.lanes()
+    assert [each.what for each in verify(log, Walked())] == ["it is a link that leads nowhere"]
+
+
+def test_a_lane_does_not_go_with_ids_that_are_forgotten_while_it_is_looked_at(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    land(lane, 1, 3)
+    log_on_disk.close()
+    assert len(list(prune(log_on_disk.root, 10))) == 2
+
+    def forget(folder: Path, first_row: int) -> PrunedSegment:
+        Segment(folder, 0).ids_path.unlink(missing_ok=True)
+        return read_pruned(folder, first_row)
+
+    monkeypatch.setattr(lane_view, "read_pruned", forget)
+    assert LandingLog(log_on_disk.root).lanes() == {lane.name: LaneExtent(2, 2)}
 
 
 @pytest.mark.parametrize("torn", [bytes(ENTRY_BYTES), bytes(ENTRY_BYTES // 2), b"\x01" * 10])

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -178,6 +179,14 @@ def test_what_the_dead_leave_behind_is_noted(log_on_disk: LogOnDisk, lane: Path)
         (Grade.NOTE, "an index without a header: its writer died early"),
         (Grade.NOTE, "a segment without an index: its writer died when it began it"),
     ]
+
+
+def test_so_are_the_bytes_behind_an_index_that_has_lost_its_only_entry(log_on_disk: LogOnDisk, lane: Path) -> None:
+    index, data = lane / "000000000004.index", lane / "000000000004.arrow"
+    index.write_bytes(index.read_bytes()[:64])
+    [finding] = found(log_on_disk)
+    assert (finding.grade, finding.path) == (Grade.NOTE, str(data))
+    assert re.fullmatch(r"\d+ bytes of a flush that was not completed", finding.what)
 
 
 def test_an_index_that_has_entries_and_no_header_was_not_left_by_the_dead(log_on_disk: LogOnDisk, lane: Path) -> None:
