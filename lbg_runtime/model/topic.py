@@ -15,11 +15,13 @@ def is_valid_topic(topic: str) -> bool:
 def subscription_fault(subscription: str) -> str | None:
     """What a topic subscription must be, if the broker would not understand it as intended; None if it is right.
 
-    In any other position the broker takes a wildcard character literally, and nothing ever arrives.
+    In any other position the broker takes a wildcard character literally, and nothing ever arrives; nor with NUL.
     """
     *above, last = subscription.split("/")
     if not is_valid_topic(subscription):
         return "1 to 250 bytes"
+    if "\0" in subscription:
+        return "no NUL, as no topic has one"
     if any(">" in level for level in above) or (">" in last and last != ">"):
         return "`>` only as the whole last level"
     if any("*" in level[:-1] for level in (*above, last)):

@@ -50,6 +50,7 @@ def test_what_a_broker_understands_has_no_fault(subscription):
     ("subscription", "expected"),
     [
         *((each, "1 to 250 bytes") for each in ("", "é" * 125 + "x", "\ud800")),
+        *((each, "no NUL, as no topic has one") for each in ("\0", "orders/new\0", "orders\0/>")),
         *((each, "`>` only as the whole last level") for each in (">/a", "a/>/c", "a/b>", "a/>b", "a/>>", "b>/c")),
         *((each, "`*` only as the last character of a level") for each in ("*a", "a/*b", "a*b/c", "a/**", "**")),
     ],
