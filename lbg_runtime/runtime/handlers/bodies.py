@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -46,6 +47,9 @@ def make_decoder(annotation: object) -> Decoder:
         return _as_text
     if annotation in _JSON_CONTAINERS:
         return _as_container(get_origin(annotation) or annotation)
+    if get_origin(annotation) in (Union, UnionType) and bytes in get_args(annotation):
+        # As JSON, which has no bytes, hardly any payload would fit.
+        raise NoBody("`bytes` alone, for the payload as it is, or a type that JSON can be read as")
     try:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]  # known at run time only
     except PydanticSchemaGenerationError:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Optional
 from uuid import UUID
 
 import pytest
@@ -169,4 +169,11 @@ class Pool:
 @pytest.mark.parametrize("annotation", [Pool, list[Pool], object()])
 def test_there_is_no_decoder_for_what_pydantic_cannot_read(annotation):
     with pytest.raises(NoBody, match=r"^$"):
+        make_decoder(annotation)
+
+
+@pytest.mark.parametrize("annotation", [bytes | None, Optional[bytes], bytes | str, Order | bytes])  # noqa: UP045
+def test_a_payload_as_it_is_is_no_choice_among_others(annotation):
+    """It was read as JSON, in which there are no bytes: what was meant to be taken as it is was refused."""
+    with pytest.raises(NoBody, match=r"^`bytes` alone, for the payload as it is"):
         make_decoder(annotation)
