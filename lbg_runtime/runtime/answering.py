@@ -33,7 +33,8 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 _log = structlog.get_logger(__name__)
 
 _REASONS_CHARS = 48 * 1024
-"""Of all reasons in one message: beside the names of a thousand queues, more would make it too large to be sent."""
+"""The most characters of all reasons in one message: with more, beside the names of a thousand queues, it would be too
+large to be sent."""
 
 
 class Answerer:
@@ -78,8 +79,8 @@ class Answerer:
         try:
             shard, queue = self._keys.place(asked.key)
         except UserError:
-            # Our hash function takes no such key, so nobody can publish it. The observer uses another one, and gets no
-            # answer from us.
+            # Our hash function refuses the key, so nobody can have published it here. The observer has another hash
+            # function, and gets no answer from us.
             return
         flow = self._flow_reports().get(queue)
         self._tell_waits(asked)
@@ -101,7 +102,7 @@ class Answerer:
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:
         found = self._keys.parking_waits()
         if found:
-            # The broker's words: they may be any text.
+            # These are the broker's words: any text.
             length = max(1, min(MAX_TEXT_LENGTH, _REASONS_CHARS // len(found)))
             waits = {queue: replace(wait, reason=printable(wait.reason)[:length]) for queue, wait in found.items()}
             self._say(ParkingWaits(self._membership.stamp(), asked.question, waits))

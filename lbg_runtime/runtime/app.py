@@ -1,4 +1,4 @@
-"""The public entry point: makes a member of handlers and settings."""
+"""`App`, the public entry point of a member: made of handlers and settings, it runs for one life of the member."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 def _tail_s() -> float:
-    """What a member may take to leave once nothing is waited for any more."""
+    """How long a member may take to leave once it waits for no handler any more, in seconds."""
     return 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
 
@@ -67,7 +67,8 @@ class App:
         session: Session | None = None,
         companion: Companion | None = None,
     ) -> None:
-        """`settings` may be the path of the file. `session`: a transport to open, use and close instead of its own.
+        """`settings` may be the path of the file. `session`: a transport that it opens, uses and closes instead of one
+        of its own.
 
         `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`.
         """
@@ -84,15 +85,15 @@ class App:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None
         self._beginning = Interruption()
-        """What it is connecting in, makes queues in, or waits for its companion in."""
+        """The scope in which it now connects, makes queues, or waits for its companion; a request to stop ends that."""
         self._stop_wanted = False
         self._is_able = True
         """What the companion has said last."""
         self._was_run = False
         self._hears_signals = False
-        """A SIGINT is a request to leave, so that no `KeyboardInterrupt` comes of it."""
+        """Whether a SIGINT is a request to leave, and raises no `KeyboardInterrupt`."""
         self._begin_watch: Callable[[], Suspension | None] = lambda: None
-        """Has the loop watched from then on; called before anything is bound."""
+        """Starts the watch on the loop; called before anything is bound."""
 
     @property
     def handlers(self) -> Handlers:
@@ -103,15 +104,17 @@ class App:
         """Be a member until `stop`; return how it left. Takes no signals. When cancelled, it cancels its handlers and
         unbinds; when cancelled again, it leaves the unbinding to the end of its session.
 
-        If asked to stop while it connects, it gives that up and has left cleanly. Raises `LifespanFailed` if a lifespan
-        cancels it, and `MemberSuperseded` if it stood aside for another process with its id, which has gone.
+        If asked to stop while it connects, it gives up connecting and counts as having left cleanly. Raises
+        `LifespanFailed` if a lifespan cancels it, and `MemberSuperseded` if it stood aside for another process with its
+        id, which has gone.
         Runs once: a second call raises `InvariantViolated`.
         """
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
         self._was_run = True
-        # A task of its own, so that what cancels the caller's comes from elsewhere, and all else from the member: the
-        # count of one task does not tell the two apart, as a task group may leave one behind (until Python 3.13).
+        # A task of its own, to tell two kinds of cancellation apart: the caller's task is cancelled only from outside,
+        # this one only by the member. With one task for both, `cancelling()` would not tell, because a task group may
+        # leave a count behind (until Python 3.13).
         life = asyncio.get_running_loop().create_task(self._live())
         await until_ended(life)
         try:
@@ -131,7 +134,7 @@ class App:
             group.shape(),
             self.membership.member,
             os.environ.get(RUN_VARIABLE, ""),
-            # Counted only if somebody can ask for it.
+            # Nothing is metered unless somebody can ask for it.
             MemberMeters() if self.settings.ops.status is not None else None,
             group.backend.value,
         )
@@ -148,48 +151,48 @@ class App:
                 )
                 self._supervisor = supervisor
                 if not self._is_able:
-                    supervisor.be_able(is_able=False)
+                    supervisor.set_able(is_able=False)
                 if self._stop_wanted:
                     supervisor.stop()
                 if status is not None:
                     source = supervisor.status()
                     source.changed_settings = lambda: tuple(each.setting for each in changed())
                     status.show(source)
-                # Not sooner: where many start at once, the imports of a start may block the loop for longer than the
-                # limit, and nobody waits for queues of this member yet.
+                # Not before: if many members start at once, the imports of a start may block the loop for longer than
+                # the watchdog's limit, although nobody waits for queues of this member yet.
                 if (suspension := self._begin_watch()) is not None:
                     supervisor.heed(suspension)
                 report = await supervisor.run()
                 if status is not None:
-                    # While the session ends, so that leaving takes no longer.
+                    # Here, so that it stops while the session ends, and leaving takes no longer.
                     status.stop()
             return report
         except (ConfigError, ConnectFailed) as error:
             if not self._stop_wanted or self._supervisor is not None:
                 raise
-            # It was to leave, and has bound nothing: what kept it from the broker does not matter any more.
+            # It was asked to leave, and has bound nothing, so it no longer matters what kept it from the broker.
             _log.info("left_before_start", member=self.membership.member, reason=str(error))
             return StopReport(left_behind=0, still_bound=0)
         finally:
             ended, self._supervisor = self._supervisor, None
-            # Also if it left because of an error, such as a superseding process that has gone; and without a supervisor
-            # nothing was bound, whatever kept it from that.
+            # Reported also if it left because of an error, such as a superseding process that has gone. Without a
+            # supervisor nothing was bound, whatever the reason.
             left = None if ended is None else ended.report
             journal.close(clean=ended is None or (left is not None and left.is_clean))
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
-        On the main thread only, and not where a loop runs (a notebook, an application server): `run` is for there.
+        Only for the main thread, and only where no loop runs. In a notebook or an application server, use `run`.
         Raises what `run` raises.
 
-        `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make
-        sure that what follows has a bound.
+        `ends_process`: the caller does nothing more but end the process, within a bound, so these signals are ignored
+        once the member has left.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
-        deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, but
-        with 1 in place of 0, as what the handler was called for is left behind, or of 2, a mistake of the user. So is
-        one with 1 for a `KeyboardInterrupt` of a handler; that of a signal comes only before the member is run, and
-        after it.
+        deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised here. A
+        code of 0 becomes 1, as the handler's message is left behind, and so does 2, which is for mistakes of the user.
+        A `KeyboardInterrupt` of a handler becomes a `SystemExit` with 1; one from a signal is possible only before the
+        member runs, and after it.
         """
         insist_on_own_loop()
         guard = ExitGuard()
@@ -199,7 +202,7 @@ class App:
                 try:
                     return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
                 except BaseException as error:
-                    # These two leave the loop at once, and the runner waits for every other handler.
+                    # These two leave the loop at once, and asyncio's runner then waits for every other handler.
                     guard.arm(_tail_s())
                     given: object = None
                     if isinstance(error, SystemExit):
@@ -207,12 +210,12 @@ class App:
                     elif isinstance(error, KeyboardInterrupt) and self._hears_signals:
                         first, given = SystemExit(1), type(error).__name__
                     if first is not None:
-                        # Now, as the guard may end the process while the runner waits.
+                        # Logged now, as the guard may end the process while asyncio's runner waits.
                         _log.error("ended_by_handler", exit_code=exit_code_of(first.code), given=given)
                         end_all_tasks(runner)
                     raise
         except (SystemExit, KeyboardInterrupt) as last:
-            # While the runner ended, another handler may have raised one.
+            # While asyncio's runner ended, another handler may have raised one.
             leaving = first or last
             if isinstance(leaving, KeyboardInterrupt):
                 raise
@@ -221,7 +224,7 @@ class App:
                 raise leaving from None
             raise SystemExit(exit_code) from leaving
         finally:
-            # Only here: until now the runner may have waited for threads of what was cancelled.
+            # Only here: until now asyncio's runner may have waited for threads of what was cancelled.
             guard.disarm()
 
     def stop(self) -> None:
@@ -254,20 +257,20 @@ class App:
             try:
                 return await self.run()
             finally:
-                # The runner waits for threads, even if nobody has asked this process to leave. The member has left:
-                # the rest of the drain timeout is not for that.
+                # Asyncio's runner waits for threads, even if nobody has asked this process to leave. The member has
+                # left, so the guard allows no more than the tail: the rest of the drain timeout is for handlers.
                 guard.arm(_tail_s())
 
-    def _be_able(self, is_able: bool) -> None:
+    def _set_able(self, is_able: bool) -> None:
         self._is_able = is_able
         if self._supervisor is not None:
-            self._supervisor.be_able(is_able=is_able)
+            self._supervisor.set_able(is_able=is_able)
 
     def _status_server(self) -> "StatusServer | None":
         ops = self.settings.ops
         if ops.status is None:
             return None
-        # Imported here, because most members in tests and trials serve no status.
+        # Imported here, because members in tests and trials mostly serve no status.
         from lbg_runtime.status.server import StatusServer
 
         token = ops.status_token.get_secret_value() if ops.status_token else None
@@ -275,9 +278,9 @@ class App:
 
     @asynccontextmanager
     async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[Difference, ...]]]:
-        """Yield a function that tells which settings differ on the broker by now."""
-        # A member goes on with the settings it started with: its queues are still its own, and where a key goes is for
-        # the publishers to change.
+        """Yield a function that returns the settings that by now differ on the broker."""
+        # They are only told. A member goes on with the settings it started with: its queues are still its own, and only
+        # publishers decide where a key goes.
         watch = watch_of(self.settings, random.Random())
         if watch is None:
             yield tuple
@@ -291,7 +294,8 @@ class App:
 
     @asynccontextmanager
     async def _attended(self, session: Session, changed: Callable[[], tuple[Difference, ...]]) -> AsyncIterator[None]:
-        # Before a companion begins to publish: the broker confirms even what no queue attracts, and nobody gets that.
+        # Before a companion begins to publish: the broker confirms even a message that no queue attracts, and nobody
+        # gets it.
         await self._provision(session)
         if self._companion is None:
             yield
@@ -300,15 +304,15 @@ class App:
             self._beginning = Interruption()
             with self._beginning:
                 if not self._stop_wanted:
-                    # No bound: it waits for a disk, or for something that others start; a request to stop ends that.
-                    await attended.enter_async_context(self._companion.attend(session, self._be_able, changed))
+                    # No bound: the companion may wait for a disk, or for something that others start; `stop` ends that.
+                    await attended.enter_async_context(self._companion.attend(session, self._set_able, changed))
                     await self._companion.until_ready()
-            # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
+            # Again: the wait may have been long, and queues that are missing now would count as a mistake.
             await self._provision(session)
             yield
 
     async def _provision(self, session: Session) -> None:
-        # Another one each time, as it is entered once.
+        # A new one each time, as an `Interruption` is entered only once.
         self._beginning = Interruption()
         with self._beginning:
             if not self._stop_wanted:
@@ -337,7 +341,7 @@ class App:
             name,
             path,
             max_in_flight=settings.dispatch.max_in_flight,
-            # What others have put into a message is to survive its move.
+            # A trace context that others have put into a message must survive its move.
             carries_traces=settings.carries_traces or moves_messages(self._handlers, settings.failure),
             embedded_group=settings.group.shape() if makes_queues else None,
         )

@@ -8,9 +8,11 @@ from functools import partial
 
 if sys.platform == "linux":
     since_boot_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-    """A monotonic clock that goes on while the host sleeps, for whoever has to notice that; elsewhere there is none.
+    """A monotonic clock that goes on while the host sleeps, for code that must notice such a sleep. Other systems have
+    none.
 
-    All else goes by `time.monotonic_ns`, which stands still then. Not a function, as it is called for every message."""
+    Everything else goes by `time.monotonic_ns`, which stands still during a sleep. A `partial`, as it is faster than a
+    function of ours and called for every message."""
 else:
     since_boot_ns = time.monotonic_ns
 
@@ -21,14 +23,15 @@ def now_ms() -> int:
 
 
 def slept_s() -> float:
-    """For how long the host has slept since it started, as far as that is known; only how it grows means something."""
-    # In this order: what the process is stopped for in between must not be taken off.
+    """How long the host has slept since it started, in seconds, as far as that is known. Only differences between two
+    calls mean something."""
+    # In this order, so that a stop of the process in between adds to the result and does not reduce it.
     awake_ns = time.monotonic_ns()
     return (since_boot_ns() - awake_ns) / 1e9
 
 
 def steady_s() -> float:
-    """The clock of the running loop, in seconds, moved on by what the host has slept: it stands still meanwhile."""
+    """The clock of the running loop, in seconds, plus the time that the host has slept, in which that stands still."""
     return asyncio.get_running_loop().time() + slept_s()
 
 
@@ -48,7 +51,7 @@ class DeadlineTimer:
         return self._handle is not None
 
     def set(self, deadline_ms: int | None) -> None:
-        """Call back then, and at no deadline set before; None for never."""
+        """Call back at this deadline, instead of at one set before; None for never."""
         if deadline_ms == self._deadline_ms:
             return
         self.cancel()

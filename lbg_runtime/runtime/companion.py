@@ -1,4 +1,4 @@
-"""What may live alongside a member, on its session."""
+"""The protocol of what may live alongside a member, on its session; the sidecar implements it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +18,7 @@ class Companion(Protocol):
 
     @property
     def shared(self) -> Mapping[str, str]:
-        """What all members of the group must have alike besides the settings, by name. Never changed."""
+        """What must be alike on all members of the group, besides the settings; by name. Never changes."""
         ...
 
     def attend(
@@ -26,14 +26,14 @@ class Companion(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Live from before the first flow is bound until after the last is gone; the session is open meanwhile.
 
-        Call `on_able` with False when messages could not be handled here for so long that other members should have
-        the queues, and with True when they can be again. `changed` tells which of the group's settings differ on the
-        broker by now; whoever publishes must not go on with the old ones.
+        Calls `on_able` with False when messages could not be handled here for so long that other members should have
+        the queues, and with True when they can be handled again. `changed` returns which of the group's settings differ
+        on the broker by now; a companion that publishes must not go on with the old ones.
         """
         ...
 
     def reading(self) -> SidecarReading | None:
-        """Its figures, if there are any; on the member's loop."""
+        """Its figures, if there are any. Called on the member's loop."""
         ...
 
     async def until_ready(self) -> None:
@@ -41,18 +41,19 @@ class Companion(Protocol):
         ...
 
     def waits_for(self) -> str:
-        """What `until_ready` waits for, in a few words; empty if for nothing that is known. On the member's loop."""
+        """What `until_ready` waits for, in a few words; empty if it waits for nothing, or that is not known. Called on
+        the member's loop."""
         ...
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
-        """Called when a flow of the member changes state. If it is not kept, as it drains or is gone, what waits of it
-        and of its earlier epochs may end with `GivenBack`. Must not raise or block.
+        """Called when a flow of the member changes state. `is_kept` is False if the handle drains or is gone: messages
+        of it, and of earlier epochs, that still wait may then end with `GivenBack`. Must not raise or block.
         """
         ...
 
 
 class KeptHandles:
-    """For a companion with which messages wait: the flow handles of the member that are given up."""
+    """Which flow handles of the member are given up: for a companion in which messages wait."""
 
     def __init__(self) -> None:
         self._newest: dict[QueueName, tuple[Epoch, bool]] = {}
@@ -63,7 +64,7 @@ class KeptHandles:
         self._newest[queue] = epoch, is_kept
 
     def is_given_up(self, handle: Handle) -> bool:
-        """Whether the handle is being given up, or is gone; one that nothing was said of is kept."""
+        """Whether the handle is being given up, or is gone. A handle of which nothing was heard counts as kept."""
         queue, epoch = handle
         newest, is_kept = self._newest.get(queue, (epoch, True))
         return newest > epoch or (newest == epoch and not is_kept)

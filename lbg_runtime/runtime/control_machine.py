@@ -1,5 +1,5 @@
-"""What the settings say of a member's part in its group's conversation: who it is, what the group has alike, what is
-waited for, and which queues have a home from the beginning."""
+"""Makes the machine of a member's part in its group's conversation from the settings: who the member is, which settings
+all members must have alike, how long is waited for what, and which queues have a home from the beginning."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,12 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.membership import Membership, counted_homes
 
 PARKS = "failure.then"
-"""What a member that parks says to the others, whether by this setting or by the `then` of a handler."""
+"""Under this name a member that parks says so to the others, whether this setting or the `then` of a handler makes it
+park."""
 
 MOST_LEFT_OUT = 1 << 32
-"""Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
-such gaps."""
+"""How many sequence numbers are skipped, less one, at most before a heartbeat that carries a probe; a life has room for
+millions of such gaps."""
 
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, plus this much for its messages to arrive."""
@@ -59,7 +60,8 @@ def make_control_machine(
         ),
         view.stamp,
     )
-    # In less time, a connection that died silently would look the same, and a queue given up on it reaches nobody.
+    # Not less: for so long, a silent topic may mean that our own connection has died unnoticed. A queue that is given
+    # up on that reaches nobody.
     silence_ms = max(timing.dead_ms, LONGEST_SILENCE_MS)
     return ControlPlaneMachine(view, rebalance, flows, silence_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
 
@@ -67,18 +69,18 @@ def make_control_machine(
 def settings_alike(
     settings: Settings, membership: Membership, *, parks: bool, of_companion: Mapping[str, str]
 ) -> dict[str, str]:
-    """The settings that all members of a group must have alike. `parks`: whether a handler of this one may park."""
+    """The settings that all members of a group must have alike. `parks`: whether a handler of this member may park."""
     place = membership.place
     alike = {**settings.group.shared(), "membership.count": str(place.count if place else ""), **of_companion}
     if parks:
-        # A member that does not know what is parked would handle later messages of those keys.
+        # A member that did not know what is parked would handle later messages of the parked keys.
         alike[PARKS] = Then.PARK.value
     return alike
 
 
 def pins(settings: Settings, membership: Membership, queue_total: int) -> dict[QueueName, MemberId]:
-    """The homes of so many queues that planned members have for as long as they live; none if members discover each
-    other."""
+    """The homes of so many queues, if members are counted: each keeps its own as long as it lives. Empty if members
+    discover each other."""
     if membership.place is None:
         return {}
     return counted_homes(map(settings.group.shape().queue_name, range(queue_total)), membership.place.count)

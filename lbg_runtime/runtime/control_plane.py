@@ -1,8 +1,7 @@
-"""A member's part in its group's conversation: drives its machine, and places flows.
+"""A member's part in its group's conversation: the shell around the machine in core/group/control_plane.py.
 
-Control messages are direct messages on one topic of the group. All decisions are made by the machine in
-core/group/control_plane.py; here, one task feeds it everything that happens, in that order, and carries out its
-commands. Nothing here touches a delivery.
+Control messages are direct messages on one topic of the group. The machine makes all decisions; here, one task feeds it
+everything that happens, in that order, and carries out what it answers. Nothing here touches a delivery.
 """
 
 import asyncio
@@ -76,11 +75,11 @@ class ControlPlane:
         add_flows: AddFlows,
         pins: Callable[[int], Mapping[QueueName, MemberId]],
     ) -> None:
-        """`on_refused` is called when the group's settings differ from this member's, which has no queue yet, or when
-        the process that this one stood aside for has gone.
+        """`on_refused` is called with an error if this member, before it has had a place on any queue, finds that the
+        group's settings differ from its own; or if the process that it stood aside for has gone.
 
-        `add_flows` makes the flows of the queues that a re-striping adds; `pins` says which of the given number of
-        queues have a home by the settings.
+        `add_flows` makes the flows of the queues that a re-striping adds, given how many queues there are then. `pins`
+        says, for a number of queues, which of them have a home by the settings.
         """
         self.machine = machine
         self._session = session
@@ -101,9 +100,9 @@ class ControlPlane:
         """Members and their states, as logged last."""
 
     async def run(self) -> None:
-        """Take part until cancelled; then says good-bye.
+        """Take part until cancelled; then tell the group that this member has left.
 
-        While the control topic cannot be subscribed to, that is tried again and again, and the member works without it.
+        If the control topic cannot be subscribed to, the member works without it while this tries again and again.
         """
         failure = await self._subscription.subscribe()
         self._session.watch_connection(self._connection_changed)
@@ -156,7 +155,7 @@ class ControlPlane:
 
     def _topic_confirmed(self, had_failed: bool) -> None:
         if had_failed:
-            # Whatever was said until now was said to the deaf: the machine begins anew, and asks everybody.
+            # What others have said until now was not heard here: the machine begins anew, and asks everybody.
             self._post(ControlConnected())
 
     def _arrived(self, message: Message) -> None:
@@ -172,7 +171,7 @@ class ControlPlane:
 
     def _take_inputs(self) -> None:
         inputs, self._inputs = self._inputs, deque()
-        # Before: what is heard in time may be answered together with the place.
+        # Looked up first: one call may bring both the first place and the news of other settings, and those count.
         had_place = self.machine.rebalance.placement is not None
         for output in self.machine.take(inputs, now_ms()):
             self._carry_out(output, had_place=had_place)
@@ -194,7 +193,7 @@ class ControlPlane:
                 if self._on_handed_over is not None:
                     self._on_handed_over()
             case Superseded():
-                # If it was asked to leave, it leaves as asked.
+                # A member that was asked to leave goes on doing so.
                 if self._on_handed_over is None:
                     self._on_refused(MemberSuperseded(self.machine.membership.identity.member))
             case ViewChanged(view):
@@ -215,14 +214,14 @@ class ControlPlane:
                 assert_never(output)
 
     def _tell_of(self, view: GroupView) -> None:
-        # A weight or a new life changes the view as well, and would be the same line once more.
+        # Changes of weights and lives change the view as well, but would only repeat the line.
         members = {one.member: "suspect" if one.is_suspect else one.state.value for one in view.members}
         if members != self._members_told:
             self._members_told = members
             _log.info("view_changed", members=members)
 
     def _make_flows(self, queue_total: int) -> None:
-        # Asked again while the answer is under way.
+        # The machine asks again until it is told, so there may be nothing left to add.
         added = self._add_flows(queue_total)
         self._runners |= {runner.machine.queue: runner for runner in added}
         if added:
@@ -238,13 +237,13 @@ class ControlPlane:
 
 
 def _refusal(name: str, ours: str | None, theirs: str | None, member: MemberId) -> ConfigError:
-    """Why who comes with another value than a member of the group has is refused."""
+    """The error of a member that comes with another value than a member of the group has."""
     if name == PARKS:
-        # A user whose handlers alone say it finds no such setting in any file.
+        # If only a handler says it, the user would look for the setting in vain.
         where, parks, does_not = f"{name}, or `then` of a handler", "park", "nothing that parks"
         found, wanted = (parks, does_not) if theirs is None else (does_not, parks)
         return ConfigError(where, found, f"{wanted}, as member {member} has it: all of a group park, or none")
-    # What a member does not say is not known, only that it is another value.
+    # A member that does not say its value has another one; nobody knows which.
     found = "another value" if ours is None else repr(ours)
     if theirs is None:
         return ConfigError(name, found, f"another value: that of member {member}, which does not say which it is")

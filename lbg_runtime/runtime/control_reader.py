@@ -1,4 +1,4 @@
-"""What those who are no members understand of a group's control topic."""
+"""Reads a group's control topic for those who are not members: observers and conductors."""
 
 from dataclasses import dataclass
 
@@ -19,15 +19,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """That somebody speaks another version, so that members may be there of which nothing is known."""
+    """Says that somebody speaks another version: members may be there of which nothing is known."""
 
     found: str
-    """As `version 2`."""
+    """The other version, such as `version 2`."""
     heard_ms: int
 
     @property
     def expected(self) -> str:
-        """What is understood here, as `version 3`."""
+        """The version that is understood here, such as `version 3`."""
         return f"version {CONTROL_VERSION}"
 
     def __str__(self) -> str:
@@ -43,10 +43,10 @@ class ControlReader:
         self._other: OtherVersion | None = None
 
     def understand(self, payload: bytes, now_ms: int) -> ControlMessage | Inquiry | None:
-        """What somebody said in the group; None for other bytes.
+        """Decode what somebody said in the group; None for other bytes.
 
-        Only another version is logged, once: members that speak it are there, and would be taken for missing. All else
-        the members log themselves.
+        Only another version is logged, once: members that speak it exist, and would seem to be missing. Everything else
+        is logged by the members.
         """
         try:
             return decode(payload, self._group)
@@ -59,6 +59,7 @@ class ControlReader:
             return None
 
     def other_version(self, now_ms: int) -> OtherVersion | None:
-        """The last message of another version; None if whoever sent it would be dead for its silence since then."""
+        """What the last message of another version said; None if that is so long ago that its sender, silent since
+        then, would count as dead."""
         other = self._other
         return other if other is not None and now_ms - other.heard_ms < self._timing.dead_ms else None

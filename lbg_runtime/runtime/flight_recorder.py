@@ -1,7 +1,7 @@
-"""Records every owner change of this member's queues: in which direction, why, and who decided it.
+"""Records every owner change of this member's queues: taken or given, why, and who decided it.
 
-It knows how the member's flows change (from the flow runners), what the member offers and accepts, and who owns a queue
-according to the group. It decides nothing, and leaves out what it does not know.
+It is told how the member's flows change and what the member says to the group, and asks which offers were accepted and
+who owns a queue according to the group. It decides nothing, and leaves out what it does not know.
 """
 
 from collections import deque
@@ -21,13 +21,13 @@ from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.runtime.journal import MemberJournal
 
 MAX_CHANGES_REMEMBERED = 1_000
-"""The newest changes: less than a megabyte."""
+"""How many of the newest changes are kept: less than a megabyte."""
 
 Decider = Literal["offer", "broker", "stop", "cycle", "stand_aside", "restripe"]
 
 OwnerOf = Callable[[QueueName], MemberId | None]
 Accepted = Callable[[QueueName, int], AcceptedOffer | None]
-"""The offer by which a queue comes, at a moment on the clock of `now_ms`."""
+"""Returns the accepted offer by which a queue comes, if it comes at the given moment on the clock of `now_ms`."""
 
 
 @dataclass(slots=True)
@@ -39,15 +39,16 @@ class _Tenure:
     drain_since_ms: int | None = None
     drain_ms: int = 0
     cause: ReleaseCause = ReleaseCause.DOWN
-    """Why it ends; a flow that is unbound without having been given up has died."""
+    """Why it ends. Remains DOWN if the flow becomes unbound without having been given up."""
     move_id: str = ""
-    """The request that a hand-back follows."""
+    """The request that caused it to end, if that is a hand-back."""
     asked_ns: int | None = None
     """When the broker was asked to release it."""
 
 
 class FlightRecorder:
-    """One per member, on its loop. `flow_changed` is called for every change of a flow, `said` for all we say."""
+    """One per member, on its loop. `flow_changed` is called for every change of a flow, `said` for every message that
+    the member sends to its group."""
 
     def __init__(self, member: MemberId, journal: MemberJournal) -> None:
         self.changes: deque[OwnerRecord] = deque(maxlen=MAX_CHANGES_REMEMBERED)
@@ -56,7 +57,7 @@ class FlightRecorder:
         self._journal = journal
         self._tenures: dict[QueueName, _Tenure] = {}
         self._offered: dict[QueueName, Offer] = {}
-        """Our newest offers; each ends with its tenure."""
+        """Our newest offer of each queue; forgotten when our tenure ends."""
         self._is_leaving = False
         self._owner_of: OwnerOf = lambda _: None
         self._accepted: Accepted = lambda _, __: None
@@ -69,8 +70,8 @@ class FlightRecorder:
     def flow_changed(self, queue_index: int, machine: FlowMachine, unanswered: int, *, is_released: bool) -> None:
         """Note the new state of a flow; called before its commands are carried out.
 
-        `unanswered`: its deliveries that have not ended, of which a machine knows nothing any more when a handle died.
-        `is_released`: its newest handle went because it was unbound, which the broker has confirmed.
+        `unanswered`: the flow's deliveries that have not ended; its machine no longer counts those of a handle that
+        died. `is_released`: its newest handle ended because it was unbound, as the broker has confirmed.
         """
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)
@@ -81,7 +82,7 @@ class FlightRecorder:
             self._write_taken(queue_index, machine, now)
         match state:
             case FlowState.ACTIVE:
-                # Also if a drain was given up.
+                # For when a drain was given up.
                 tenure.drain_since_ms = None
             case FlowState.DRAINING:
                 tenure.drain_since_ms = now
@@ -132,7 +133,7 @@ class FlightRecorder:
     def _write_given(self, queue_index: int, machine: FlowMachine, tenure: _Tenure, unanswered: int, now: int) -> None:
         offer = self._offered.pop(machine.queue, None)
         if offer is not None and offer.move_id != tenure.move_id:
-            # Something else ended the tenure first.
+            # The tenure ended for another reason before the offer could.
             offer = None
         self._keep(
             OwnerRecord(

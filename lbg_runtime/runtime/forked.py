@@ -1,8 +1,8 @@
-"""A process that a handler forks, and that comes back from there into the member, is ended at once.
+"""Ends a process that a handler has forked, if it returns from the handler into the member's event loop.
 
-It shares connection, event loop and descriptors with the member, so what it did as one would happen to the member too:
-its own end alone made the member deaf to signals. One that ends by itself or runs another program, as all of
-`multiprocessing` and `subprocess` do, never comes back.
+Such a process shares the member's connection, event loop and descriptors, so whatever it did would happen to the member
+too: even its orderly end would make the member deaf to signals. A process that ends by itself or runs another program,
+as those of `multiprocessing` and `subprocess` do, never returns there.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ _Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
 
 _loops: list[asyncio.AbstractEventLoop] = []
-"""Those of members."""
+"""The loops on which members run."""
 
 
 def _end_on_return() -> None:
     for loop in _loops:
-        # What it finds on the loop first, however it comes back. One that was forked on another thread comes back to
-        # no loop, which debug mode does not let it call either.
+        # However the forked process comes back, this is what it finds on the loop first. If it was forked on another
+        # thread, it comes back to no loop, and debug mode refuses this call.
         with suppress(RuntimeError):
             loop.call_soon(_end)
 

@@ -1,4 +1,4 @@
-"""The member's journal: makes records of what happened, and the file for them."""
+"""The member's journal: makes the records of what happened, and opens the file for them."""
 
 import os
 import re
@@ -32,20 +32,23 @@ from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.runners.handling import Handling
 
 STANDSTILL_NS = 3_000_000_000
-"""Without any record for longer than this, the member stood still: it writes one per queue and second."""
+"""If nothing was recorded for longer than this, the member stood still: it records the status of each queue every
+second."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Linux has it; hosts without it are told apart only by their names."""
+"""Only Linux has it; starts of other hosts are told apart only by the hosts' names."""
 
 FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "down"]
 
 
 class MemberJournal:
-    """Called by the flow runners, on the loop. Without a writer nothing is written, without meters nothing counted."""
+    """Called on the loop, by the flow runners and others. Without a writer nothing is written, without meters nothing
+    is counted."""
 
     def __init__(self, writer: RecordSink | None, incarnation: int, meters: MemberMeters | None = None) -> None:
         self.incarnation = incarnation
-        """Of this life: larger than those of all earlier lives, as far as the member's journals and the clock show."""
+        """The number of this life: larger than those of all earlier lives, as far as the member's journals and the
+        clock show."""
         self.meters = meters
         self._writer = writer
         self._seen_ns = monotonic_ns()
@@ -66,7 +69,7 @@ class MemberJournal:
         message = delivery.message
         number = message.key_sequence
         if number is not None and number > LARGEST_NUMBER:
-            # Not of a publisher of ours; a reader would take the whole record for damaged.
+            # No publisher of ours makes such a number, and a reader would take the whole record for damaged.
             number = None
         now_ns = self._note_pause(self._writer)
         self._writer.write(
@@ -166,7 +169,7 @@ class MemberJournal:
         )
 
     def _note_pause(self, writer: RecordSink) -> int:
-        """Record that the member stood still, if it did; return the time."""
+        """Record a pause if the member stood still until now; return the time of the next record."""
         now_ns = monotonic_ns()
         if now_ns - self._seen_ns > STANDSTILL_NS:
             writer.write(PauseRecord(self._seen_ns, now_ns, wall_us()))
@@ -174,12 +177,12 @@ class MemberJournal:
         return now_ns
 
     def flush(self) -> None:
-        """Flush: on return everything written is with the operating system, or counted as dropped."""
+        """When this returns, everything recorded is with the operating system, or counted as dropped."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self, *, clean: bool) -> None:
-        """Write the last line. `clean`: everything was drained."""
+        """Write the last line. `clean`: whether the member left with everything drained."""
         if self._writer is not None:
             self._writer.close(clean=clean)
 
@@ -227,10 +230,11 @@ def _boot_id() -> str | None:
 
 
 def _create(folder: Path, header: JournalHeader) -> tuple[RecordWriter, int]:
-    """Create the file of the next incarnation: the header's, or above every earlier one if the clock went back."""
+    """Create the file of this life, and return its incarnation: the header's or, if the clock went back, a larger one
+    than any earlier life's."""
     member, incarnation = header.member, header.incarnation
     suffix = FILE_SUFFIXES["journal"]
-    # No clock of ours has more digits, and neither other members nor the reader of journals take a larger number.
+    # Our clocks give no more digits than this, and other members and the reader of journals take no larger number.
     pattern = re.compile(rf"{re.escape(member)}-([0-9]{{1,17}}){re.escape(suffix)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
     incarnation = max([incarnation, *earlier])
@@ -244,7 +248,8 @@ def _create(folder: Path, header: JournalHeader) -> tuple[RecordWriter, int]:
 
 
 def note_of(handling: Handling, queue: QueueName, member: MemberId) -> bytes:
-    """What `lbg validate --live` gets about one handled message, as JSON. `queue`: its own, also if it was parked."""
+    """What `lbg validate --live` is told about one handled message, as JSON. `queue`: the message's own queue, also if
+    it was parked."""
     message = handling.delivery.message
     return orjson.dumps(
         {

@@ -1,4 +1,5 @@
-"""Keeps hearing a control topic: after an outage the client subscribes again by itself, but no broker answers that."""
+"""Keeps a subscription to a control topic, and knows whether it holds: after an outage the client subscribes again by
+itself, but the broker does not confirm that."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from lbg_runtime.transport.base import DirectSink, Messenger
 _log = structlog.get_logger(__name__)
 
 SUBSCRIBE_AGAIN_S = 1.0
-"""From a failure to subscribe to the control topic to the next attempt; doubled each time, and again this short when
-the connection is back."""
+"""The time from a failure to subscribe to the next attempt; doubled each time, and this short again when the connection
+is back."""
 
 SUBSCRIBE_AGAIN_AT_LAST_S = 30.0
 
 Confirmed = Callable[[bool], None]
-"""Is called when the broker has confirmed that the topic is heard, with whether an attempt had failed before.
-Must not raise and must not block."""
+"""Called when the broker has confirmed the subscription, with whether an attempt had failed before. Must not raise or
+block."""
 
 
 class KeptSubscription:
@@ -34,10 +35,10 @@ class KeptSubscription:
         self._sink = sink
         self._is_connected = False
         self._has_come_back = asyncio.Event()
-        """Set when the connection is back, until the topic is asked for."""
+        """Set from when the connection is back until the topic is asked for."""
 
     async def subscribe(self) -> SubscribeFailed | None:
-        """Return why it failed; None if the topic is heard from now on."""
+        """Subscribe once; return why that failed, or None if the topic is heard from now on."""
         try:
             await self._session.subscribe(self._topic, self._sink)
         except SubscribeFailed as failure:
@@ -53,8 +54,8 @@ class KeptSubscription:
     async def keep(self, failure: SubscribeFailed | None, on_confirmed: Confirmed) -> None:
         """Ask for the topic whenever the connection is back, and after a failure again and again, until cancelled.
 
-        `failure`: what `subscribe` has returned. `on_confirmed` is called each time that the broker says yes, but not
-        if the connection was lost meanwhile: it is asked again when that is back.
+        `failure`: what `subscribe` has returned. `on_confirmed` is called each time that the broker confirms, unless
+        the connection was lost meanwhile: then the broker is asked again when it is back.
         """
         while True:
             if failure is not None:
@@ -62,7 +63,7 @@ class KeptSubscription:
                 self._confirm(on_confirmed, had_failed=True)
             # No bound: the client reconnects for as long as it takes.
             await self._has_come_back.wait()
-            # Before the attempt, as the connection may come back while it fails.
+            # Cleared before the attempt: while that fails, the connection may come back once more.
             self._has_come_back.clear()
             failure = await self.subscribe()
             if failure is None:
@@ -73,7 +74,7 @@ class KeptSubscription:
             on_confirmed(had_failed)
 
     async def _insist(self, failure: SubscribeFailed | None) -> None:
-        """Try until the topic is heard, and tell of each kind of failure once."""
+        """Try until the topic is heard; log each kind of failure once."""
         told: set[bool] = set()
         wait_s = SUBSCRIBE_AGAIN_S
         while failure is not None:

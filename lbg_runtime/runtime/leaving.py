@@ -1,9 +1,9 @@
-"""How a member leaves: in three stages, each with its bound.
+"""How a member leaves: in stages, each with its bound. Its supervisor has one `Leaving`.
 
-`stop` gives the queues to other members, if there are any, and makes every flow drain, within the drain timeout. Then,
-or when `stop_now` asks for it, handlers are cancelled and flows unbind. After another `TAIL_MS` they are waited for no
-longer, and what a handler still does is left to the end of the process. A lifespan that is still beginning is cancelled
-by `stop`, as nothing is bound yet; one that is ending, by `stop_now`.
+`stop` gives the queues to other members, if there are any, and makes every flow drain, within the drain timeout. After
+that, or when `stop_now` is called, handlers are cancelled and flows unbind. After another `TAIL_MS` nobody waits for
+them any more, and what a handler still does ends with the process. A lifespan that is still beginning is cancelled by
+`stop`, as nothing is bound yet; one that is ending, by `stop_now`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class _Stage(Enum):
 
 
 class Leaving:
-    """That of one life of a member, whose supervisor calls it on the loop."""
+    """One per life of a member; called by the supervisor, on the loop."""
 
     def __init__(
         self,
@@ -49,8 +49,9 @@ class Leaving:
     ) -> None:
         """`control` is None if members do not talk to each other, so that no queue can be given away."""
         self.beginning = Interruption()
-        """To be entered for the beginning of the lifespans."""
+        """The context in which lifespans begin."""
         self.end_of_lifespans = Interruption()
+        """The context in which lifespans end."""
         self._member = member
         self._drain_timeout_ms = drain_timeout_ms
         self._flows = flows
@@ -76,7 +77,7 @@ class Leaving:
         if self._control is None:
             self._flows.stop()
         else:
-            # Half of the time for giving queues away while they are still handled, half for those that are left then.
+            # Half of the time is for giving queues away while they are still handled, half for draining the rest.
             self._call_later(self._drain_timeout_ms // 2, self._flows.stop)
             self._control.leave(self._flows.stop)
 
@@ -97,7 +98,7 @@ class Leaving:
         self._call_later(TAIL_MS, self._flows.have_left.set)
 
     def end(self) -> None:
-        """Nothing is bound any more, whatever ended that: wait for nothing but the end of the lifespans."""
+        """Stop all timers: nothing is bound any more, for whatever reason, and only the lifespans have yet to end."""
         self._stage = _Stage.LEFT
         for timer in self._timers:
             timer.cancel()
@@ -108,8 +109,8 @@ class Leaving:
             _log.info("drain_waits", member=self._member, **waits_for)
 
     def _waits_for(self) -> dict[str, object]:
-        """The unanswered deliveries, as fields of a log line, with the key that is the likeliest to keep the member;
-        empty if there are none."""
+        """The unanswered deliveries, as fields of a log line, with the key that most likely keeps the member from
+        leaving; empty if there are none."""
         held = self._flows.unanswered
         if not held:
             return {}

@@ -12,8 +12,8 @@ def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """A structlog processor: adds queue, epoch and key of the message, and the ids of its trace and span, unless the
     line has its own.
 
-    Tasks that a handler starts log its message as long as they live. All that this costs a message is being set as the
-    current one; the rest is done per line.
+    Lines of tasks that a handler starts have its message as long as these live. For a message, this costs no more than
+    setting the current one; the rest is done per line.
     """
     handling = CURRENT_HANDLING.get(None)
     if handling is not None:
@@ -27,8 +27,8 @@ def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _trace_of(handling: Handling | None) -> dict[str, str]:
-    """Trace and span where a span is or was made, else the trace that the message belongs to, if it has one."""
-    # Found and not imported: it is there where spans are made.
+    """Trace and span, if a span is or was made here; otherwise the trace that the message belongs to, if any."""
+    # Looked up and not imported: if spans are made, it has been imported.
     spans = sys.modules.get("lbg_runtime.metrics.spans")
     if spans is not None and (ids := spans.ids_of(getattr(handling, "span", None))):
         return {"trace_id": ids[0], "span_id": ids[1]}

@@ -1,4 +1,4 @@
-"""One life of a member, as shown by the status API."""
+"""What the status API shows of one life of a member, read from the member's parts."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class MemberStatus:
         self._resources = resources
         self._sidecar = sidecar
         self.changed_settings: Callable[[], tuple[str, ...]] = tuple
-        """Called for every picture: the group's settings that differ on the broker by now."""
+        """Called for every picture; returns the group's settings that differ on the broker by now."""
 
     def picture(self) -> MemberPicture:
         """The present state of the member."""
@@ -158,7 +158,7 @@ class MemberStatus:
     def _standing_still(self) -> dict[int, Standstill]:
         waits = self._dispatcher.parking_waits()
         if not (waits or self._dispatcher.counts.stops):
-            # As nearly always, and there may be a thousand queues.
+            # Nearly always so, and there may be a thousand queues to look at.
             return {}
         found = {
             runner.queue_index: standstill_of(
@@ -213,7 +213,7 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[Que
 
 
 def _is_stopped(machine: FlowMachine, dispatcher: Dispatcher) -> bool:
-    # Not said of a handle that is on its way out, or gone: others have the queue.
+    # A handle that is on its way out, or gone, is not shown as stopped: others have the queue.
     return machine.state in _OWNED and dispatcher.is_stopped(machine.queue, machine.epoch)
 
 

@@ -21,7 +21,7 @@ _ID = re.compile(r"[\w.:-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class CountedPlace:
-    """A member's place among planned ones. Raises `UserError` for an index outside the count."""
+    """A member's place among counted ones. Raises `UserError` for an index outside the count."""
 
     index: int
     count: int
@@ -41,12 +41,12 @@ class Membership:
 
 
 def counted_member(index: int) -> MemberId:
-    """The name of a planned member."""
+    """The name of a counted member."""
     return MemberId(f"member-{index}")
 
 
 def counted_homes(queues: Iterable[QueueName], count: int) -> dict[QueueName, MemberId]:
-    """The homes of a group's queues, which are in their order: planned members have theirs by number."""
+    """The homes of a group's queues, given in their order, among so many counted members: queue mod count = index."""
     return {queue: counted_member(index % count) for index, queue in enumerate(queues)}
 
 
@@ -76,10 +76,11 @@ def find_membership(
     count: int | None = None,
     member_id: str | None = None,
 ) -> Membership:
-    """Take the first source that knows: arguments, environment, settings, then host name (if discovered, and process).
+    """Take the member's identity from the first source that has it: arguments, environment, settings, then the host
+    name; if members discover each other, the process id is added to that.
 
-    Raises `ConfigError` if none knows, if a number is given to a member that is not counted, or if there are fewer
-    queues than members.
+    Raises `ConfigError` if no source has it, if a number is given to a member that is not counted, or if there are
+    fewer queues than members.
     """
     index, count = _first(index, _whole(environ, INDEX_VARIABLE)), _first(count, _whole(environ, COUNT_VARIABLE))
     if settings.mode is MembershipMode.DISCOVERED:
@@ -123,7 +124,7 @@ def _discovered_id(
     for where, given in (("member id", argument), (f"environment {ID_VARIABLE}", environ.get(ID_VARIABLE))):
         if given:
             return checked_id(where, given)
-    # In a container both are the same in every life; if several members share a host, the process tells them apart.
+    # In a container, both are the same in every life; elsewhere, the process id tells members on one host apart.
     return MemberId(settings.id or f"{host_name[:90]}-{pid}")
 
 
@@ -141,7 +142,7 @@ def _whole(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _ordinal(host_name: str) -> int:
-    # Only the first label, should the host name be fully qualified.
+    # Only its first label, as the host name may be fully qualified.
     match = _ORDINAL.fullmatch(host_name.partition(".")[0])
     if match is None:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""A member's counts of its work, in plain integers: a message costs some additions and two look-ups, but no object.
+"""Counts a member's work in plain integers: a message costs some additions and two look-ups, but no object.
 
-Fed by the journal, which is called for everything that happens, whether or not it is recorded.
+Called by the journal, which is told of everything that happens, whether or not it is recorded.
 """
 
 from bisect import bisect_left
@@ -28,15 +28,15 @@ class MemberMeters:
         self._waiting = Durations()
         self._drains = Durations()
         self._first_handlings = Durations()
-        # All of them from the beginning: Prometheus sees no increase in a series that begins with its first change.
+        # All series exist from the beginning: Prometheus sees no increase in one that begins with its first change.
         self._owner_changes: dict[tuple[str, str], int] = dict.fromkeys(
             [("taken", "elected"), ("taken", "handback"), *(("given", cause.value) for cause in ReleaseCause)], 0
         )
         self._untouched: dict[int, int] = {}
-        """Queues that came to us and have nothing handled yet, with the time (ns) when they came."""
+        """Queues that came to this member and of which nothing was handled yet, with the time (ns) when they came."""
 
     def ended(self, queue_index: int, handling: Handling, is_settled: bool) -> None:
-        """Count a delivery that has ended, and is settled now or never."""
+        """Count a delivery that has ended; if `is_settled` is False, it is never settled here."""
         if self._untouched and handling.attempts:
             self._touched(queue_index, handling.start_mono_ns)
         if not is_settled:
@@ -51,7 +51,7 @@ class MemberMeters:
             self.redelivered += 1
         if handling.attempts != 1:
             if not handling.attempts:
-                # No handler saw it, so there is no duration.
+                # Its handler was not started, so there is no duration.
                 return
             self.retried += 1
         took_ns = handling.done_mono_ns - start_ns
@@ -90,7 +90,7 @@ class MemberMeters:
 
     def _touched(self, queue_index: int, start_ns: int) -> None:
         taken_ns = self._untouched.get(queue_index)
-        # What began before that belongs to an earlier epoch.
+        # A handling that began before the queue came belongs to an earlier epoch.
         if taken_ns is not None and start_ns >= taken_ns:
             del self._untouched[queue_index]
             self._first_handlings.count(start_ns - taken_ns)

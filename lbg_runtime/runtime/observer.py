@@ -1,4 +1,4 @@
-"""Asks a group questions from outside, and listens to it: a session, no flow, and what the members say."""
+"""Asks a group questions from outside, and listens to what its members say: with a session, but without a flow."""
 
 import asyncio
 import os
@@ -43,20 +43,19 @@ LAST_ANSWERS_S = 0.2
 Heard = Callable[[ControlMessage | Inquiry], None]
 
 Answer = KeyAnswer | ParkingWaits | KeyDetail | QueueStopped
-"""What a member says that only who asked takes in; the answer for a key comes behind all else of its member."""
+"""What a member says to a question about a key; only the asker takes it in. The `KeyAnswer` comes last."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """A question under way, and what is heard meanwhile."""
+    """A question under way, and what was heard since it was asked."""
 
     picture: GroupPicture = field(default_factory=GroupPicture)
     answers: list[KeyAnswer] = field(default_factory=list)
     waits: dict[MemberId, ParkingWaits] = field(default_factory=dict)
-    """What members said before their answers."""
+    """What members said before their answers, as is `stopped`."""
     details: dict[MemberId, KeyDetail] = field(default_factory=dict)
     stopped: set[MemberId] = field(default_factory=set)
-    """The same."""
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, heard: Answer) -> None:
@@ -85,9 +84,9 @@ class _Question:
 
 
 class Observer:
-    """Asks and listens on an open session, and changes nothing in the group. Used on one event loop.
+    """Asks and listens on an open session. Used on one event loop.
 
-    An observer does not affect members: a question reaches none of their machines.
+    It changes nothing in the group: members answer its questions, but their machines do not see them.
     """
 
     def __init__(self, session: Messenger, settings: Settings, client_name: str) -> None:
@@ -100,7 +99,7 @@ class Observer:
             expected = "cooperative: members in cycle mode answer no questions"
             raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
         self.client_name = client_name
-        """By which the broker that the members are connected to knows us."""
+        """The name by which the members' broker knows us."""
         self._session = session
         self._topic = settings.group.control_topic_name
         group = GroupName(settings.group.name)
@@ -124,14 +123,14 @@ class Observer:
         self.ask_again()
 
     def ask_again(self) -> None:
-        """After `begin_to_follow`: have every member tell once more how it stands."""
+        """After `begin_to_follow`: ask every member once more for its state."""
         self._say(GroupQuestion(self._header, self._new_question()))
 
     async def keep_following(self, on_hearing: ConnectionSink) -> None:
         """After `begin_to_follow`: hear the group again after every outage, until cancelled.
 
-        `on_hearing` is called with whether anything can be heard, now and at each change: the broker must have
-        confirmed that on this connection. If it refuses, that is logged and tried again and again.
+        `on_hearing` is called now and at each change with whether the group can be heard, which is so once the broker
+        has confirmed the subscription on the present connection. A refusal is logged, and the attempt repeated.
         """
 
         def connection_changed(is_up: bool) -> None:
@@ -144,7 +143,7 @@ class Observer:
 
     @property
     def other_version(self) -> OtherVersion | None:
-        """That members of another version spoke lately, so that what is told of the group is not all of it."""
+        """Not None if members of another version spoke lately: then what is told of the group is not all of it."""
         return self._reader.other_version(now_ms())
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
@@ -152,7 +151,8 @@ class Observer:
         return (await self._ask(GroupQuestion(self._header, self._new_question()), listen_s)).picture
 
     async def look_for_key(self, key: str, listen_s: float) -> tuple[list[KeyAnswer], GroupPicture]:
-        """What members answer about a key, until shortly after the answer of its queue's owner, and who was heard.
+        """What members answer about a key, and who was heard, within the time or until shortly after the answer of the
+        queue's owner.
 
         Raises `UserError` for a key that no control message can carry, `TransportError` if the topic is refused.
         """
@@ -168,7 +168,7 @@ class Observer:
         try:
             async with asyncio.timeout(listen_s):
                 await question.is_enough.wait()
-                # The others answer at the same time; one of them may have a handler that outlived its flow.
+                # Wait for the others, which answer at about the same time: a handler of one may have outlived its flow.
                 await asyncio.sleep(LAST_ANSWERS_S)
         except TimeoutError:
             pass
@@ -177,7 +177,7 @@ class Observer:
         return question
 
     async def _subscribe(self) -> None:
-        # Whoever asks meanwhile waits as well: an answer would come before anybody can hear it.
+        # A second question waits for this as well, or its answers would come before they can be heard.
         async with self._subscribing:
             if not self._is_subscribed:
                 await self._session.subscribe(self._topic, self._arrived)
@@ -205,8 +205,8 @@ class Observer:
 @asynccontextmanager
 async def observing(settings: Settings) -> AsyncIterator[Observer]:
     """An observer on a session of its own; raises `ConfigError` if nobody answers at the broker's address."""
-    # A group with the embedded broker has it in a member's process. The client name in the settings is the member's: a
-    # second client with that name would end its session.
+    # An embedded broker runs in a member's process, so this only connects to it. The client name in the settings is the
+    # member's: a second client with that name would end the member's session.
     name = program_name("observer")
     async with open_session(settings.outside_connection, name, settings.transport.client_path) as session:
         yield Observer(session, settings, name)

@@ -1,4 +1,5 @@
-"""Waiting for a task of one's own, so that what cancels the one who waits is known to come from elsewhere."""
+"""Waiting for a part of one's work in a task of its own, so that any cancellation of the waiting task is known to come
+from elsewhere."""
 
 import asyncio
 from contextlib import ExitStack
@@ -8,10 +9,10 @@ import anyio
 
 
 async def until_ended(task: "asyncio.Task[object]") -> None:
-    """Wait until the task has ended, however it does. Whatever cancels the caller cancels the task as well, each time.
+    """Wait until the task has ended, however it does. Each cancellation of the caller cancels the task as well.
 
-    Once the task has ended, the first cancellation is raised, whatever has become of it in there; but not in place of
-    an error of the task.
+    Once the task has ended, the first cancellation of the caller is raised here, whatever the task has made of it; but
+    not in place of an error of the task.
     """
     cancellation: asyncio.CancelledError | None = None
     with ExitStack() as shielded:
@@ -22,16 +23,18 @@ async def until_ended(task: "asyncio.Task[object]") -> None:
             except asyncio.CancelledError as error:
                 cancellation = cancellation or error
                 if anyio.current_effective_deadline() == -inf:
-                    # A cancel scope of anyio goes on cancelling in each turn of the loop, which is no wish to hurry.
+                    # A cancel scope of anyio cancels again in each turn of the loop, which is no wish to hurry: once is
+                    # enough.
                     shielded.enter_context(anyio.CancelScope(shield=True))
     if cancellation is not None and (task.cancelled() or task.exception() is None):
         raise cancellation
 
 
 class _End(asyncio.Future[None]):
-    """Comes with the end of a task, and cancels it at once if it is cancelled itself.
+    """Done when a task has ended; if this future is cancelled, it cancels the task at once.
 
-    So a task that is cancelled in the same turn, as all are when a loop ends, is cancelled once.
+    At once, so that a task that is cancelled in the same turn of the loop anyway, as all are when a loop ends, is
+    cancelled only once.
     """
 
     def __init__(self, task: "asyncio.Task[object]") -> None:

@@ -19,7 +19,7 @@ from lbg_runtime.runtime.session import Session
 _log = structlog.get_logger(__name__)
 
 _ASKED_FOR = "then: park"
-"""Not the setting `failure.then`: a handler may ask for it where no setting does."""
+"""What an error names as the cause. Not the setting `failure.then`, as a handler alone may ask for parking."""
 
 
 class ParkingLot:
@@ -46,7 +46,8 @@ class ParkingLot:
         """Make sure that the parking queues exist, and create them if members may. Raises `ConfigError` if one is
         missing.
 
-        A client cannot find out what a queue subscribes to; a member that waits for its own fence logs that.
+        Nothing tells a client whether such a queue has its subscription. If not, the member's own fence does not come,
+        and the log says so.
         """
         group = self._settings.group
         for index in range(group.queue_count):

@@ -1,4 +1,4 @@
-"""The queues of a group, made by those who start before anybody else has made them."""
+"""Makes the queues of a group when a member or publisher starts, if nobody has made them and the settings allow it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,16 +14,16 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.session import Session
 
 AGAIN_S = 5.0
-"""From a request that an outage has cut off, or a deletion, to the next attempt."""
+"""The time to the next attempt, after an outage has cut a request off or somebody has deleted a queue."""
 
 ROUNDS = 3
-"""How often a group is made while somebody deletes its queues."""
+"""How often the queues of a group are made at most, while somebody deletes them."""
 
 _DELETED = "Unknown Queue"
-"""What the broker says of a subscription to a queue that was there a moment ago."""
+"""The broker's refusal of a subscription if the queue, which was there a moment ago, has been deleted."""
 
 SUBSCRIPTIONS_AT_ONCE = 256
-"""Subscriptions asked for in one call, which does not end before the last one is answered, even if it is cancelled."""
+"""How many subscriptions one call asks for. It does not end before all are answered, even if it is cancelled."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,8 +33,8 @@ _Answer = TypeVar("_Answer")
 async def provision_queues(session: Session, group: GroupSettings) -> None:
     """Create the group's missing queues and subscriptions, if members may; before `Supervisor.run`.
 
-    The first queue, which every layout has, comes last: where it is there, all others are whole. Outages are waited
-    for, without a bound; queues that somebody deletes meanwhile are made again, `ROUNDS` times at most. Raises
+    The first queue, which every layout has, is made last: if it exists, all others are complete. Outages are waited
+    for, without a bound; queues that somebody deletes meanwhile are made again, in `ROUNDS` rounds at most. Raises
     `ConfigError` if the broker refuses, or if the group has another number of queues; then nothing is changed.
     """
     if group.provision is not Provision.CREATE_MISSING:
@@ -48,10 +48,10 @@ async def provision_queues(session: Session, group: GroupSettings) -> None:
 
 
 async def provision_new_group(session: Session, group: GroupSettings) -> None:
-    """As `provision_queues`, but only for a group that has no first queue; before a publisher sends anything.
+    """Like `provision_queues`, but only for a group that has no first queue; before a publisher sends anything.
 
-    What is there is left as it is: an older number of queues would bring that layout back, beside the present one.
-    Outages and deletions are met, and errors raised, as by `provision_queues`.
+    Queues that exist are left as they are: a publisher whose settings have an older number of queues would bring back
+    that layout, beside the present one. For outages, deletions and errors, see `provision_queues`.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
@@ -73,7 +73,7 @@ async def provision_queue(session: Session, queue: QueueName, subscriptions: Seq
 
 
 async def refusal_of(session: Session, queue: QueueName) -> BindFailed | None:
-    """Why a queue that is not to be created cannot be bound; None if it can: it was, and is free again."""
+    """Why a queue that is not to be created cannot be bound; None if it can. To find out, it is bound and unbound."""
     try:
         flow = await session.bind(queue, Epoch(1), lambda _: None)
     except BindFailed as refusal:
@@ -83,8 +83,8 @@ async def refusal_of(session: Session, queue: QueueName) -> BindFailed | None:
 
 
 async def _insist_on_layout(session: Session, shape: GroupShape) -> None:
-    """Raise `ConfigError` if the queues that are there are those of another number: with ours beside them, shards would
-    be in two queues, and their messages be handled twice."""
+    """Raise `ConfigError` if the queues that exist are those of a layout with another number: with ours beside them,
+    shards would be in two queues, and their messages would be handled twice."""
     count = shape.queue_count
     first, last, next_one = (shape.queue_name(index) for index in (0, count - 1, count))
     if await _answered(partial(session.has_queue, next_one)):
@@ -106,7 +106,7 @@ async def _provision(session: Session, shape: GroupShape) -> None:
         except RequestRefused as error:
             if not rounds_left or _DELETED not in error.reason:
                 raise
-            # Whoever has deleted this queue may have deleted those before it as well: all of them again.
+            # Whoever deleted this queue may have deleted those before it as well, so make all of them again.
             _log.warning("queues_not_made_yet", reason=str(error))
             await asyncio.sleep(AGAIN_S)
 

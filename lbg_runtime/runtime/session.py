@@ -1,4 +1,4 @@
-"""The session with the broker that the settings ask for; if that is `embedded`, the broker as well."""
+"""Opens the session with the broker that the settings ask for; if that is `embedded`, starts the broker as well."""
 
 import re
 from collections.abc import AsyncIterator
@@ -22,7 +22,8 @@ _log = structlog.get_logger(__name__)
 DEFAULT_SMF_PORT = 55555
 
 _TO_LISTEN_ON = re.compile(r"(?:tcp://)?(?:(?P<name>[^:/\[\]]+)|\[(?P<number>[^/\[\]]+)\])(?::(?P<port>[0-9]{1,5}))?")
-"""Without a name it would be every address of the machine; an address of IPv6 is in brackets."""
+"""An address for an embedded broker. It needs a name, as without one it would be every address of the machine; an
+address of IPv6 is in brackets."""
 
 _REACHABLE = "a broker that can be reached at its port for clients, by tcps:// if that speaks TLS and by tcp:// if not"
 
@@ -44,9 +45,9 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """Connect, and close at the end. Without `reconnects`, a lost connection is final.
 
-    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known. `carries_traces`: the
-    messages' trace contexts are also those of the vendor. `embedded_group`: a group whose queues an embedded broker has
-    before anybody can reach it.
+    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known. `carries_traces`: trace
+    contexts of messages are read and written in the vendor's form, too. `embedded_group`: a group whose queues an
+    embedded broker has from the moment when it can be reached.
 
     Raises `ConfigError` if nobody answers, the port is taken, or a file named in the settings is unusable.
     """
@@ -62,8 +63,8 @@ async def open_session(
             vpn=settings.vpn,
             username=settings.username,
             password=settings.password.get_secret_value(),
-            # Not without verification: the client would refuse a directory that is not there, and with an empty one it
-            # shows no certificate of its own either.
+            # None without verification: the client would refuse a directory that does not exist, and with an empty one
+            # it shows no certificate of its own either.
             trust_store_path=settings.tls.trust_store if settings.tls.verify else None,
             validate_certificate=settings.tls.verify,
             client_certificate=certificate,
@@ -86,8 +87,8 @@ async def open_session(
 
 
 def _shown(settings: ConnectionSettings) -> str:
-    """Which credentials these are: settings can have several usernames, and the client speaks of one even where it has
-    shown none."""
+    """Names the credentials for errors: settings can have several usernames, and the client speaks of one even if it
+    has shown none."""
     if settings.client_certificate is not None:
         return ": the certificate in connection.client_certificate"
     if settings.oauth is not None:
@@ -96,8 +97,9 @@ def _shown(settings: ConnectionSettings) -> str:
 
 
 def checked_credentials(settings: ConnectionSettings) -> "tuple[ClientCertificate | None, TokenFile | None]":
-    """What a session shows besides a password; raises `ConfigError` if a file named in the settings is unusable."""
-    # Imported here, as whoever runs no session needs no library for certificates.
+    """The credentials of a session besides a password; raises `ConfigError` if a file named in the settings is
+    unusable."""
+    # Imported here, as the library for certificates is needed only for a session.
     from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
 
     certificate, token_file = None, None
@@ -130,7 +132,7 @@ async def _broker(settings: ConnectionSettings, group: GroupShape | None) -> Asy
         try:
             await stack.enter_async_context(server)
         except UserError as error:
-            # Usually taken by the broker of the first member, whose group a second one wants to join.
+            # Usually another member's embedded broker has the port, and this member wants to join its group.
             expected = "a free port, or connection.transport: solace (LBG_TRANSPORT=solace) to join who listens there"
             raise ConfigError("connection.host", f"{settings.host[0]}: {error.found}", expected) from None
         _log.info("embedded_broker_started", host=server.url)
@@ -138,8 +140,8 @@ async def _broker(settings: ConnectionSettings, group: GroupShape | None) -> Asy
 
 
 def _make_queues(server: "BrokerServer", group: GroupShape) -> None:
-    # Publishers that waited for the port are there before the member is, and what they send before there is a queue is
-    # confirmed and gone. A refusal is told by the broker to the member, who asks for the same queues in this order.
+    # Publishers that waited for the port come before the member does, and what they send before a queue exists is
+    # confirmed and lost. A refusal can be ignored here: the member asks for the same queues, and the broker tells it.
     with suppress(BrokerRefusal):
         for index in reversed(range(group.queue_count)):
             server.create_queue(group.queue_name(index), group.subscriptions(index))

@@ -16,31 +16,35 @@ _log = structlog.get_logger(__name__)
 USER_MISTAKE = 2
 """Exit code of a member that was given something wrong, or could not reach the broker at its start.
 
-If it was not at work before, starting it again would change nothing. Handlers cannot cause it.
+If the member had not worked before, to start it again would change nothing. Handlers cannot cause this code.
 """
 
 TAIL_MS = 10_000
 """How long flows may take to unbind once nothing is handled any more: an unbind waits for the broker's answer."""
 
 EXIT_GRACE_S = 5.0
-"""For what is left when all that has its own bound has ended: the user's threads and atexit functions."""
+"""How long may be taken by what ends last and has no bound of its own: the user's threads and atexit functions."""
 
 _LOG_TIMEOUT_S = 2.0
 
 _CLIENT_THREADS = "solace-control"
-"""How the names of the threads begin in which transport/solace/threads.py calls the client of the broker."""
+"""The names of the threads in which transport/solace/threads.py calls the client of the broker begin with this."""
 
 
 def exit_code_of(given: object) -> int:
-    """What a process ends with if a handler's `SystemExit` gives this: never that all is well, or a user's mistake."""
-    # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
+    """The exit code of a process that a handler's `SystemExit` ends, given the code of that: never 0, which says that
+    all is well, nor `USER_MISTAKE`."""
+    # The system keeps the lowest byte. Python prints anything but a number, and ends with 1.
     code = given & 0xFF if isinstance(given, int) else 1
     return 1 if code in (0, USER_MISTAKE) else code
 
 
 def end_all_tasks(runner: asyncio.Runner) -> None:
-    """Let the member leave after an exit, and its lifespans end. On its way up an exit goes through several tasks, and
-    each throws it out of the loop once more; a runner that closes gives up at the first."""
+    """Let the member leave, and its lifespans end, after a `SystemExit` or `KeyboardInterrupt` has left the loop.
+
+    On its way up, such an exit goes through several tasks, and each throws it out of the loop once more. When
+    `asyncio.Runner` closes, the first of these would end its wait for the others.
+    """
     cancelled = set[asyncio.Task[object]]()
 
     async def end() -> None:
@@ -60,19 +64,19 @@ def end_all_tasks(runner: asyncio.Runner) -> None:
             is_over = True
     for task in cancelled:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            # As a runner that closes does.
+            # As `asyncio.Runner` does when it closes.
             runner.get_loop().call_exception_handler({"message": "an error at the end", "exception": error})
 
 
 def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
-    """End this process when nothing on its loop can; first log why, within a bound.
+    """End this process when nothing on its loop can; first call `tell`, which logs why, within a bound.
 
-    While the interpreter exits, Python 3.12 starts no thread, and nothing is logged: `ExitGuard` is for then.
+    While the interpreter exits, Python 3.12 starts no thread, so nothing would be logged: use `ExitGuard` for that.
     """
     told = threading.Thread(target=tell, daemon=True)
     with suppress(RuntimeError):  # there are too many threads
         told.start()
-        # The loop's thread may be blocked in the log itself, if nobody reads it: do not wait for that.
+        # If nobody reads the log, the loop's thread may be blocked in it, and so may this one: wait only for so long.
         told.join(_LOG_TIMEOUT_S)
     # Not sys.exit, which would wait for the loop's thread. What is unsettled goes back to its queue.
     os._exit(exit_code)
@@ -81,8 +85,8 @@ def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
 class ExitGuard:
     """Ends the process if it is still there after a given time.
 
-    A handler may ignore its cancellation, or block the event loop itself, and a lifespan may take any time to end; then
-    nothing on the loop can end the process. A thread of the user's keeps the interpreter from exiting.
+    A handler may ignore its cancellation, or block the event loop itself, and a lifespan may take any time to end: then
+    nothing on the loop can end the process. And a thread of the user's keeps the interpreter from exiting.
     """
 
     def __init__(self, exit_code: int = 1) -> None:
@@ -92,11 +96,11 @@ class ExitGuard:
     def arm(self, after_s: float) -> None:
         """Start or restart the countdown. If no thread can be started, that is logged, and there is no countdown.
 
-        The process ends after the time plus what the last line of its log takes, which is not waited for beyond 2 s.
+        The process ends `after_s` from now, plus at most 2 s for its last log line.
         """
         self.disarm()
-        # Both threads now: Python 3.12 starts none while it exits. The second does not wait for the log, which may be
-        # blocked, if nobody reads it.
+        # Both threads are started now, as Python 3.12 starts none while it exits. The second one is for a log in which
+        # the first is blocked, as nobody reads it.
         tells = threading.Timer(after_s, self._tell_and_exit)
         exits = threading.Timer(after_s + _LOG_TIMEOUT_S, os._exit, (self._exit_code,))
         try:
@@ -123,7 +127,7 @@ class ExitGuard:
 def _tell(exit_code: int, staying: list[str]) -> None:
     threads = [name for name in staying if not name.startswith(_CLIENT_THREADS)]
     if staying and not threads:
-        # A handler on the loop itself may be to blame as well: that is not to be seen from here.
+        # A handler on the loop itself may be to blame as well, but that cannot be seen from here.
         reason = "a call to the client of the broker had not ended in time; no thread of a handler or lifespan was left"
     else:
         reason = "a handler, a lifespan, a thread of theirs or an atexit function had not ended in time"
@@ -131,7 +135,7 @@ def _tell(exit_code: int, staying: list[str]) -> None:
 
 
 def _threads_that_stay() -> list[str]:
-    """The names of the threads that the interpreter waits for, to show whose they are."""
+    """The names of the threads that the interpreter waits for as it exits, to show whose they are."""
     main, frames = threading.main_thread(), sys._current_frames()
     return [
         each.name
@@ -141,7 +145,7 @@ def _threads_that_stay() -> list[str]:
 
 
 def _waits_for_work(frame: FrameType | None) -> bool:
-    """Whether this is where a thread of a pool waits for its next call: those end with the interpreter."""
+    """Whether a thread in this frame belongs to a pool and waits for its next call: it ends with the interpreter."""
     return (
         frame is not None
         and frame.f_code.co_name == "_worker"
@@ -150,11 +154,11 @@ def _waits_for_work(frame: FrameType | None) -> bool:
 
 
 class Interruption:
-    """A section of a task that `cut` ends from outside, by a cancellation that does not leave the context.
+    """A context that ends early when `cut` is called, by a cancellation of its task that does not leave the context.
 
     Unlike a cancel scope, it cancels once for each `cut`, so that what is cancelled may wait while it cleans up.
-    Entered once, by the task; `cut` is called on its loop. Any other exception of the section is passed on, and so is
-    a cancellation from elsewhere unless there was a `cut`. Where there may be one, the task is one of its own
+    Entered once; `cut` is called on the task's loop. Any other exception leaves the context, and so does a cancellation
+    from elsewhere, unless there was a `cut`. So where others may cancel, run the context in a task of its own
     (`until_ended`).
     """
 
@@ -166,9 +170,9 @@ class Interruption:
         self._task = asyncio.current_task()
 
     def cut(self) -> None:
-        """Cancel what the task waits for; does nothing before the section and after it."""
+        """Cancel what the task waits for; does nothing before the context is entered and after it has ended."""
         if self._task is not None:
-            # From the loop, never from the task itself, which could have left the section when it is thrown.
+            # By the loop, as the task itself may be calling: it could leave the context before its cancellation comes.
             self._task.get_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:

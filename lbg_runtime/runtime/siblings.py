@@ -1,8 +1,8 @@
-"""Several members on one host, each a process of its own: one process uses one core.
+"""Runs several members on one host, each as a process of its own, because one process uses one core.
 
 The parent handles no messages. It restarts a member that ends without being asked to, passes on requests to leave, and
-leaves when they all have. A mistake of the user's that shows at their start ends them all. Each of them is an ordinary
-member of the group, and leaves by itself if it loses its parent.
+leaves when all members have. A mistake of the user that shows when they start ends them all. Each is an ordinary member
+of the group, and leaves by itself if its parent goes.
 """
 
 import asyncio
@@ -20,11 +20,13 @@ _log = structlog.get_logger(__name__)
 
 RESTART_MIN_S = 1.0
 RESTART_MAX_S = 30.0
-"""The wait before a member that ended is restarted; doubles with each end, until it has run for `STEADY_S`."""
+"""The longest wait before a member that ended is restarted. The wait doubles with each end; once the member has run for
+`STEADY_S`, it is short again."""
 STEADY_S = 60.0
 
 HURRY_S = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S + 5.0
-"""For a member that was asked twice to leave: its own bound and a margin. If asked once, it may drain first."""
+"""How long a member may take that was asked twice to leave: its own bound and a margin. If asked once, it may drain
+first."""
 
 
 @dataclass(slots=True)
@@ -38,23 +40,23 @@ class Siblings:
     """Runs one process per command until it is asked to leave. On one event loop; `run` once."""
 
     def __init__(self, commands: Sequence[Sequence[str]], drain_timeout_ms: int) -> None:
-        """Each command must leave in good order on SIGTERM, at once on a second one, and if its parent is gone.
+        """Each command must leave in good order on SIGTERM or when its parent is gone, and at once on a second SIGTERM.
 
-        One that has not left `drain_timeout_ms` plus `HURRY_S` after the first is killed, as it may be suspended.
+        A process that has not left `drain_timeout_ms` plus `HURRY_S` after the first is killed, as it may be suspended.
         """
         self._siblings = [_Sibling(command) for command in commands]
         self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_leaving = asyncio.Event()
         self._is_one_started_anew = False
         self._refusal: UserError | None = None
-        """Why one of them could not be started at all."""
+        """Why a member could not be started at all."""
 
     async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
         """Run until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return the worst of all exit codes.
 
-        If a process ends with `USER_MISTAKE` within `STEADY_S`, and none was restarted before, all of them are ended
-        and this returns `USER_MISTAKE`. Raises `UserError`, when all have left, if the system does not let one be
-        started the first time; later that is logged and tried again. `ends_process`: see `stop_requests`.
+        If a process ends with `USER_MISTAKE` within `STEADY_S`, and none was restarted before, all are ended, and this
+        returns `USER_MISTAKE`. If the system does not start a process the first time, this raises `UserError` when all
+        have left; later, that is logged and tried again. `ends_process`: see `stop_requests`.
         """
         with stop_requests(self._leave, parent_pid=parent_pid, ends_process=ends_process):
             async with asyncio.TaskGroup() as group:
@@ -67,13 +69,13 @@ class Siblings:
 
     def _leave(self, cause: StopCause) -> None:
         _log.info("stop_requested", cause=cause.value)
-        # The members watch us as well.
+        # What is no hurry is passed on once. Should this process go first, the members notice that and leave.
         if cause.hurries or not self._is_leaving.is_set():
             self._end_all()
 
     def _end_all(self) -> None:
         bound_s = HURRY_S if self._is_leaving.is_set() else self._drain_timeout_s + HURRY_S
-        # Of several the first counts: being asked again does not give them longer.
+        # The first request's timer counts: further requests do not give them more time.
         asyncio.get_running_loop().call_later(bound_s, self._kill_all)
         self._is_leaving.set()
         for process in self._running():
@@ -96,7 +98,7 @@ class Siblings:
             try:
                 process = await self._live(sibling)
             except OSError as error:
-                # Out of files, processes or memory; if others hold them, that passes.
+                # There are no files, processes or memory left; if others hold them, that passes.
                 reason = error.strerror or type(error).__name__
                 if sibling.process is None:
                     self._refuse(reason)
@@ -110,7 +112,8 @@ class Siblings:
                     # Others may have the same problem, and be on their way out already.
                     self._end_all()
                     return
-                # From now on the broker may be away: the others wait for it, and a failed start does not end them.
+                # From now on, a failed start may mean that the broker is away. The other members wait for it, so a
+                # failed start ends them no more.
                 self._is_one_started_anew = True
                 if was_steady:
                     delay_s = RESTART_MIN_S
@@ -123,7 +126,7 @@ class Siblings:
 
     async def _live(self, sibling: _Sibling) -> asyncio.subprocess.Process:
         """Run a member from start to end; raises `OSError` if it cannot be started."""
-        # A session of its own: signals of the terminal to its foreground group are passed on by us, once.
+        # In a process session of its own, so that signals of the terminal reach it only through us, once.
         process = await asyncio.create_subprocess_exec(
             *sibling.command, env=child_environment(), start_new_session=True
         )
@@ -131,7 +134,7 @@ class Siblings:
         if self._is_leaving.is_set():
             send_signal(process.pid, signal.SIGTERM)
         exit_code = await process.wait()
-        # A member handles our signal or ignores it, except in its first moments, in which it has bound nothing.
+        # A member handles our signal or ignores it, except in its first moments, when it has bound nothing yet.
         is_early = self._is_leaving.is_set() and exit_code == -signal.SIGTERM
         sibling.exit_code = 0 if is_early else exit_code
         return process

@@ -17,14 +17,14 @@ _PARENT_VARIABLE = "LBG_PARENT_PID"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int] = {}
-"""What was done about each signal by which requests are heard at present."""
+"""The earlier handler of each signal that is now heard as a request to leave."""
 
 
 def _hear_nothing() -> None:
-    """In a process that is forked from this one, as a pool of processes does: give each signal back what was done.
+    """In a process that is forked from this one, as a pool of processes does: restore the earlier signal handlers.
 
-    The two share the descriptor by which a loop learns of signals. So what the other one is sent, as the pool ends it
-    or a supervisor the whole group, would ask this one to leave.
+    The two processes share the descriptor by which a loop learns of signals. Otherwise a signal to the forked process,
+    sent when the pool ends it or somebody ends the whole process group, would ask this one to leave.
     """
     if _before:
         signal.set_wakeup_fd(-1)
@@ -46,9 +46,10 @@ class StopCause(Enum):
 
     @property
     def hurries(self) -> bool:
-        """Whether it tells a process that is leaving already to hurry: whoever asks twice does.
+        """Whether this, as a second request, tells a process that is leaving already to hurry.
 
-        A parent that ends after its signal does not; nor does a terminal, which may send SIGHUP twice as it closes.
+        A parent that ends after it has sent a signal does not; nor does a terminal, which may send SIGHUP twice as it
+        closes.
         """
         return self in (StopCause.SIGTERM, StopCause.SIGINT)
 
@@ -59,36 +60,38 @@ def child_environment() -> dict[str, str]:
 
 
 def starting_parent() -> int:
-    """The process that started this one, to be watched by `stop_requests`: even one that has already gone, if it said.
+    """The process that started this one, for `stop_requests` to watch; right even if that has gone already, provided
+    that it started us with `child_environment`.
 
-    Without `child_environment`, one that goes before this call cannot be told from whoever adopts us, so call it as
-    early as possible. What it said is taken out of the environment: it is nothing to the processes that we start.
+    Otherwise, a parent that goes before this call cannot be told from the process that adopts us, so call this as early
+    as possible. The variable is removed from the environment, so that processes that we start do not inherit it.
     """
     named = os.environ.pop(_PARENT_VARIABLE, "")
     return int(named) if named.isdecimal() else os.getppid()
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
-    """Signal a process that this one has started and waits for on a loop; nothing if it has ended.
+    """Signal a process that this one has started and waits for on a loop; does nothing if it has ended.
 
-    The process's own method looks whether it has ended, and thereby takes the exit code from the loop, which then tells
-    of an unknown process, and of 255 (CPython issue 87744).
+    The process object's own method would look whether it has ended, and so take its exit code away from the loop, which
+    would then warn of an unknown process and report 255 (CPython issue 87744).
     """
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def ignore_requests() -> None:
-    """Ignore SIGTERM, SIGINT and SIGHUP from now on: this process is already on its way out. Main thread only.
+    """Ignore SIGTERM, SIGINT and SIGHUP from now on, so that none replaces the exit code. Main thread only.
 
-    For the end of a process, whose exit code no signal must replace. Make sure that it has a bound.
+    For the end of a process, when it is already on its way out within a bound.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def insist_on_own_loop() -> None:
-    """Raise `UserError` where no loop can be run that hears what asks this process to leave."""
+    """Raise `UserError` unless a loop can be run here that hears what asks this process to leave: on the main thread,
+    and not within another loop."""
     if threading.current_thread() is not threading.main_thread():
         raise UserError("App.run_sync", "a call from another thread", "the main one, as no other hears signals")
     with suppress(RuntimeError):
@@ -102,10 +105,10 @@ def stop_requests(
 ) -> Iterator[None]:
     """Call back on the loop each time this process is asked to leave, while the context lasts. Main thread only.
 
-    `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, at once if it has
-    gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are ignored
-    (`ignore_requests`). What is sent to a process that is forked meanwhile is not heard here. SIGHUP is heard only
-    where it has its default: not under `nohup`, nor if a handler's module uses it.
+    `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, and immediately if it
+    has gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are
+    ignored (`ignore_requests`). Signals to a process that is forked meanwhile are not heard here. SIGHUP is heard only
+    if it has its default action: not under `nohup`, nor if a handler's module uses it.
     """
     loop = asyncio.get_running_loop()
     is_free = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
@@ -117,8 +120,8 @@ def stop_requests(
 
     def look() -> None:
         nonlocal timer
-        # Polled, not left to the kernel: its death signal comes when the thread that started us ends, which may be long
-        # before its process ends.
+        # Polled: the kernel's own signal for the death of a parent comes when the thread that started us ends, which
+        # may be long before its process does.
         if os.getppid() != parent_pid:
             on_request(StopCause.PARENT_GONE)
         else:
@@ -135,5 +138,5 @@ def stop_requests(
             loop.remove_signal_handler(number)
         _before.clear()
         if ends_process:
-            # Not earlier: the loop restores a signal's default when its handler is removed, which happened just now.
+            # Not before this: removing the loop's handlers has just restored the defaults of the signals.
             ignore_requests()

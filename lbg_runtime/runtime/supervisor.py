@@ -1,6 +1,6 @@
-"""One life of a member: its parts, put together here, and one tree of tasks that runs them.
+"""One life of a member: `App` makes a `Supervisor` for it, which puts the parts together and runs their tasks.
 
-What its flows are together is in runtime/flow/member_flows.py, and how it leaves in runtime/leaving.py.
+The flows as a whole are in runtime/flow/member_flows.py; how a member leaves is in runtime/leaving.py.
 """
 
 import asyncio
@@ -61,14 +61,15 @@ class StopReport:
     """How a member left."""
 
     left_behind: int
-    """Deliveries that were read or begun but not settled; they come again, to another member or the next life. Without
-    those that failed and that the next owner had agreed to take with their queue."""
+    """Deliveries that were read or begun but not settled; they come again, to another member or the next life. Those
+    that failed and went with their queue to a next owner that had agreed to take it do not count."""
     still_bound: int
     """Flows that were not unbound in time, or whose unbind got no answer from the broker."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was left, but for what failed here and went to the next owner, which tries it again."""
+        """Whether nothing was left unsettled or bound. What failed here and went to the next owner, which tries it
+        again, does not count."""
         return self.left_behind == 0 and self.still_bound == 0
 
     @property
@@ -80,7 +81,7 @@ class StopReport:
 class Supervisor:
     """Runs one life of a member on an open session. Made and used on one event loop; `run` once.
 
-    A `FlowOwner`: what its flows tell goes to whoever wants to know it.
+    As the `FlowOwner` of its flows, it passes what they tell on to the parts that need it.
     """
 
     def __init__(
@@ -187,23 +188,11 @@ class Supervisor:
                 runner.stop()
         return added
 
-    # -- how it leaves
-
-    def stop(self) -> None:
-        """Leave: drain every flow, unbind, end. Returns at once; idempotent."""
-        self._leaving.stop()
-
-    def stop_now(self) -> None:
-        """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent for them.
-
-        A lifespan that is beginning or ending is cancelled each time.
-        """
-        self._leaving.stop_now()
-
     # -- how it lives
 
     def heed(self, suspension: Suspension) -> None:
-        """Give all queues up after a stop of the process, before anything more of them is started.
+        """From now on, when the process was stopped and goes on, give all flow handles up before anything more of their
+        queues is started.
 
         What was received before the stop, or is still on its way from a connection that the broker has closed, may be
         with other members by now; a new handle shows who has the queue.
@@ -214,10 +203,10 @@ class Supervisor:
         _log.warning("process_was_stopped", member=self._member, stopped_for_ms=stopped_ns // 1_000_000)
         self._flows.give_handles_up()
 
-    def be_able(self, *, is_able: bool) -> None:
-        """Say whether messages can be handled here. While they cannot, the queues go to members where they can.
+    def set_able(self, *, is_able: bool) -> None:
+        """Set whether messages can be handled here. While they cannot, the queues go to members that can handle them.
 
-        If members are counted, or do not talk to each other, nobody else could have the queues, and they stay.
+        The queues stay if members are counted, or do not talk to each other: then no other member could be given them.
         """
         if self._control is not None:
             self._control.set_weight(self._settings.membership.weight if is_able else 0)
@@ -250,28 +239,28 @@ class Supervisor:
         )
 
     async def run(self) -> StopReport:
-        """Run until stopped; if stopped before its lifespans have begun, bind nothing.
+        """Run until stopped, and return how the member left; if stopped before its lifespans have begun, bind nothing.
 
         When cancelled, it does what `stop_now` does and then passes the cancellation on.
 
         Raises `ConfigError` if the broker does not know or does not allow what the settings say, `HandlerError` if a
-        lifespan fails to begin or none yields what a handler asks for, and `MemberSuperseded` if another process was
-        this member and has gone.
+        lifespan fails to begin or none yields what a handler asks for, and `MemberSuperseded` if it stood aside for
+        another process with its id, which has gone.
         """
         lived = AsyncExitStack()
-        # Left last: lifespans are the user's code, too.
+        # Left last: lifespans are the user's code too, and what ends them may fork.
         lived.enter_context(forked_ended())
         try:
             with self._leaving.beginning:
                 if not self._leaving.has_begun:
-                    # No bound: it may wait for something that others start, or for the broker; `stop` ends that.
+                    # No bound: lifespans may wait for something that others start, or for the broker; `stop` ends that.
                     await self._look_at_queues_aside()
                     await lived.enter_async_context(self._resources.entered(self._handlers.lifespans))
             if self._leaving.has_begun:
                 # Nothing is bound yet, and no other member knows of this one.
                 return self._left(StopReport(left_behind=0, still_bound=0))
             check_states(self._handlers, self._resources)
-            # Hooks are called from there, and what lifespans have set in context variables holds for them, too.
+            # Hooks are called in turns, and must see the context variables that lifespans have set.
             self._turns.keep_context()
             return await self._run()
         finally:
@@ -343,11 +332,25 @@ class Supervisor:
     async def _report_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
-            self._dispatcher.be_awake()
+            self._dispatcher.note_awake()
             for runner in self.runners:
                 self._journal.status(runner.queue_index, runner.machine, runner.handled)
             self._journal.flush()
             self._flows.end_drains_in_vain(self._dispatcher.is_stopped)
+
+    # -- how it leaves
+
+    def stop(self) -> None:
+        """Leave: drain every flow, unbind, end. Returns at once; idempotent."""
+        self._leaving.stop()
+
+    def stop_now(self) -> None:
+        """Leave without waiting for handlers: they are cancelled, and settle nothing. A lifespan that is beginning or
+        ending is cancelled, too.
+
+        Another call does nothing more to handlers, but cancels such a lifespan again.
+        """
+        self._leaving.stop_now()
 
     # -- what its flows tell
 
@@ -390,7 +393,7 @@ class Supervisor:
 
 
 def _not_made_by_lbg(settings: Settings) -> Set[str]:
-    """Settings that name a queue which no command makes, as it belongs to others."""
+    """The settings that name queues of others, which no command of ours makes."""
     if settings.group.backend is GroupBackend.PARTITIONED or settings.error_queue != settings.error_topic:
         return {"failure.dead_message_queue", "failure.error_queue"}
     return {"failure.dead_message_queue"}

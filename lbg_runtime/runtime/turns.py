@@ -1,7 +1,7 @@
-"""How the flow runners of a member get their turns: one callback of the loop for all that have something to do.
+"""Gives the flow runners of a member their turns: one callback of the loop for all that have something to do.
 
-With many queues there are hardly more messages than batches, so the cost of a batch is paid per message: if each runner
-had a callback and a journal write of its own, these would cost more than all else that is done for the message.
+With many queues, a batch seldom has more than one message, so each message pays for a batch: if each runner had a
+callback and a journal write of its own, these would cost more than everything else that is done for the message.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from lbg_runtime.runtime.clock import now_ms
 
 
 class Taker(Protocol):
-    """Takes events in batches."""
+    """Takes events in batches, when `Turns` calls it; the flow runners do."""
 
     def take(self, now_ms: int) -> None:
         """Take the events that have come. Must not raise, except to end the process."""
@@ -24,7 +24,8 @@ class Taker(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Called instead of `conclude` when the records could not be written: what depends on them must not be done."""
+        """Called instead of `conclude` if the records could not be written: nothing that depends on them may be
+        done."""
         ...
 
 
@@ -33,14 +34,15 @@ class Turns:
     so that a record is with the operating system before its settlement is with the client."""
 
     def __init__(self, write: Callable[[], None]) -> None:
-        """`write`: on return, what the takers have recorded is with the operating system, or counted as dropped."""
+        """`write`: when it returns, everything that the takers have recorded is with the operating system, or is
+        counted as dropped."""
         self._write = write
         self._asked: list[Taker] = []
         self.keep_context()
 
     def keep_context(self) -> None:
-        """From now on take turns in the context of the caller, as until now in that of the creator; never in that of
-        whatever posts an event."""
+        """From now on, turns run in the context of this call; before it, in that of the creation. So they never run in
+        the context of whatever posts an event."""
         self._context = copy_context()
 
     def ask(self, taker: Taker) -> None:
@@ -52,7 +54,7 @@ class Turns:
     def _call(self) -> None:
         takers, self._asked = self._asked, []
         now = now_ms()
-        # Raised behind the turn: the loop is run on while the member leaves, for which it needs every taker.
+        # Raised only after the turn: the loop goes on running while the member leaves, and that needs every taker.
         exits: list[BaseException] = []
         for taker in takers:
             try:
@@ -61,7 +63,7 @@ class Turns:
                 exits.append(leaving)
         try:
             self._write()
-        except BaseException as error:  # noqa: BLE001 - it ends each of them, and goes on where it is to end the process
+        except BaseException as error:  # noqa: BLE001 - it ends every taker; what must end the process is raised below
             for taker in takers:
                 taker.fail(error)
             if not isinstance(error, Exception):

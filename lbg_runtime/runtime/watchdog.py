@@ -1,16 +1,16 @@
-"""The guarantee that the queues of a member with a hanging event loop go to other members.
+"""Ends a member whose event loop hangs, so that its queues go to other members.
 
-A handler that waits without `await`, or never returns, stops everything in a member; but the client's own threads go on
+A handler that waits without `await`, or never returns, stops everything in a member. But the client's own threads go on
 answering the broker, which takes the member for alive and leaves it its queues. So a dedicated thread asks the loop for
 a sign of life, and ends the process when there has been none for too long. The broker then gives the queues to the next
 in line, and what was not settled comes again there.
 
-A loop that goes from one task to the next gives a sign of life, too, however long one step of it takes: handlers that
-block for some time each, and were all woken at once, will be done. Ended before that, the member would begin with the
-same messages again, for ever.
+That a loop has gone on from one task to the next is a sign of life, too, even if the loop has not come round: handlers
+that each block for some time, and were all woken at once, will be done. If the member were ended before that, it would
+begin with the same messages again, for ever.
 
-Out of reach: code that keeps the interpreter's lock that long (an extension, one huge regular expression), as it stops
-this thread as well.
+Not detected: code that keeps the interpreter's lock all the time (an extension, one huge regular expression), as it
+stops this thread as well.
 
 The same thread knows whether the whole process was stopped, or its host slept.
 """
@@ -41,11 +41,11 @@ _log = structlog.get_logger(__name__)
 EXIT_CODE = 1
 
 _TICKS = 10
-"""How often to look at the loop within the limit."""
+"""How many looks at the loop there are within the limit."""
 _LONGEST_TICK_MS = 1_000
 
 _MOST_OF_A_BATCH = 10
-"""Messages of a batch that are named."""
+"""How many messages of a batch the log names."""
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class BlockedTime:
     def count(self, elapsed_ms: int, *, has_answered: bool, at: object) -> int:
         """Count one look, `elapsed_ms` after the last, at a loop that is `at` a task or none; return the time blocked.
 
-        A look that comes late counts as two ticks at most: a watcher that could not look was suspended, as was the
-        loop, or starved, as the loop may have been.
+        A look that comes late counts as two ticks at most. If this thread could not look in time, the whole process may
+        have been suspended, or have got no processor time, and the loop is not to blame.
         """
         goes_on = has_answered or at is not self._at
         self.blocked_ms = 0 if goes_on else self.blocked_ms + min(elapsed_ms, 2 * self.tick_ms)
@@ -74,8 +74,9 @@ class BlockedTime:
 def watched_loop(limit_ms: int | None) -> Iterator[Suspension | None]:
     """End the process when the running loop is blocked for longer than the limit, while the context lasts.
 
-    Yields what is known of stops of the whole process. None: no watching. Enter it on the loop's thread. The process
-    ends at the latest `2 * limit_ms / 10` (at most 2 s) after the limit, plus the time it takes to write one log line.
+    Yields the `Suspension` that tells whether the whole process was stopped. With a limit of None nothing is watched,
+    and None is yielded. Enter it on the loop's thread. The process ends at the latest `2 * limit_ms / 10` (at most 2 s)
+    after the limit, plus the time it takes to write one log line.
 
     Raises `ConfigError` if no thread can be started: no member should hold queues unwatched.
     """
@@ -110,7 +111,7 @@ class _Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching: on return the process is no longer ended by this, and the loop may be closed."""
+        """Stop watching: after this returns, it no longer ends the process, and the loop may be closed."""
         self._stopped.set()
         # Bounded by one tick and one log line.
         self._thread.join()
@@ -119,7 +120,7 @@ class _Watchdog:
         blocked = BlockedTime(self._tick_ms)
         self._ask()
         looked_ns = since_boot_ns()
-        # Two handlers that exit leave a loop that is closed, and a watchdog that nobody has stopped.
+        # If two handlers exit, the loop is closed, and nobody has stopped the watchdog.
         while not self._stopped.wait(self._tick_ms / 1_000) and not self._loop.is_closed():
             now_ns = since_boot_ns()
             self.suspension.look(now_ns)
@@ -152,7 +153,8 @@ def _tell(blocked_ms: int, limit_ms: int, loop: asyncio.AbstractEventLoop, frame
 
 
 def _named(handlings: list[Handling]) -> dict[str, object]:
-    """Which messages they are: after the end of the process nothing else tells which one to take off its queue."""
+    """The messages, as fields of a log line: after the end of the process, nothing else tells an operator which message
+    to take off its queue."""
     found = [{**facts_of(each), "message_id": each.message.message_id} for each in handlings[:_MOST_OF_A_BATCH]]
     if len(handlings) > 1:
         return {"batch_count": len(handlings), "batch": found}
@@ -160,19 +162,19 @@ def _named(handlings: list[Handling]) -> dict[str, object]:
 
 
 def _handled_in(task: "asyncio.Task[object] | None") -> list[Handling]:
-    """What the task, or one that it was started by, is handling: a message, or what is open of a batch."""
+    """What the task, or the task that started it, is handling: a message, or what is still open of a batch."""
     context = None if task is None else _context_of(task)
     if context is None:
         return []
     if (batch := context.get(CURRENT_BATCH)) is not None:
         return [item.handling for item in batch if item.is_open]
     handling = context.get(CURRENT_HANDLING)
-    # A runner keeps its last one.
+    # A runner's context keeps its last handling.
     return [] if handling is None or handling.done_mono_ns else [handling]
 
 
 def _context_of(task: "asyncio.Task[object]") -> Context | None:
     if sys.version_info >= (3, 12):
         return task.get_context()
-    # Before 3.12 a task does not tell, but it is the first of those that it refers to.
+    # Before Python 3.12 a task has no method for it, but its context is the first that it refers to.
     return next((each for each in gc.get_referents(task) if isinstance(each, Context)), None)

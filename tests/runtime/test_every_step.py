@@ -143,7 +143,7 @@ PLANTED = {
     "what a stopped queue holds is waited for": (StoppedWorld, MemberFlows, "end_drains_in_vain", lambda *_: None),
     "nobody asks whether settlements have arrived": (RestripedWorld, Supervisor, "probe_asked", lambda *_: None),
     "both queues handle a shard": (RestripedWorld, flow_settings, "StripeGate", HandlesWhatLiesBehindTheMarker),
-    "nobody sees that the host has slept": (World, Dispatcher, "_be_awake", lambda *_: None),
+    "nobody sees that the host has slept": (World, Dispatcher, "_note_awake", lambda *_: None),
     "what found no room is not missed": (JournaledWorld, RecordWriter, "_count_part", lambda *_: None),
 }
 """Mistakes, to show that they would be found, and in which world."""

@@ -188,7 +188,7 @@ async def test_a_re_striping_is_in_the_figures_while_it_is_under_way(trial, show
 async def test_the_weight_is_that_of_the_member_by_now(trial, shown):
     app = trial.discovered("a", **ON)
     async with trial.at_work(app, trial.discovered("b")):
-        app._be_able(is_able=False)
+        app._set_able(is_able=False)
         await asyncio.sleep(5)
         picture = shown["a"].picture()
         assert picture.weight == 0

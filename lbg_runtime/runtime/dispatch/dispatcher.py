@@ -1,8 +1,8 @@
-"""From an admitted delivery to its end: the lane of its key, a runner, the handler, and another try after a failure.
+"""Takes a delivery from its admission to its end: the lane of its key, a runner, the handler, and further attempts.
 
-Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
-lane. The outcome is ACCEPTED if its handler returned, or if the message is known to be on the error queue or to have
-been on its parking queue; there is none if it was given back or cancelled (L7); there is never another. A failed
+Guaranteed to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
+lane. Its outcome is ACCEPTED if its handler returned, or if the message is known to be on the error queue or to have
+been on its parking queue; it has no outcome if it was given back or cancelled (L7). There is no other outcome. A failed
 delivery stays at the head of its lane and is tried again until its policy ends that (L3). If the policy says `stop`, it
 stays there as long as its flow handle lives, and nothing more of that handle is started; a new handle, here or
 elsewhere, starts afresh.
@@ -72,8 +72,9 @@ class Dispatcher:
         *,
         keys_move_unseen: bool = False,
     ) -> None:
-        """`error_queue` is needed if a policy asks for it. `keys_move_unseen`: keys may go to another member and come
-        back while a flow stays active, as with a partitioned queue, so each message counts as the first of its key.
+        """`error_queue` is needed if a policy moves messages there. `keys_move_unseen`: keys may go to another member
+        and come back while a flow stays active, as with a partitioned queue, so each message counts as the first of its
+        key.
 
         Raises `ConfigError` or `HandlerError`.
         """
@@ -81,22 +82,23 @@ class Dispatcher:
         self._troubles = Troubles(self.counts)
         self._key_source = key_source
         self._is_stamped_key = key_source == PARTITION_KEY
-        """The key is where publishers stamp it, which is the usual case and has a short cut."""
+        """Whether the key is where publishers stamp it: the usual case, which has a short cut."""
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts, random)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self.batch_turns = self._pool.batch_turns
-        """To be told what leaves in good order, so that nothing of it waits for others in its batch."""
-        self._attempts = AttemptWatches(self._replace_stuck_runner, self.be_awake)
+        """The flow runners tell it what leaves in good order, so that nothing of that waits for its batch to fill."""
+        self._attempts = AttemptWatches(self._replace_stuck_runner, self.note_awake)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
-        """To be run alongside the dispatcher."""
+        """Its `run` must run alongside that of the dispatcher."""
         self._error_queue = error_queue
         self._parkings: dict[QueueName, ParkedQueue] = {}
-        """By the queue from which they take messages."""
+        """By the queue whose messages are parked there."""
         self._replayed: dict[QueueName, QueueName] = {}
-        """The queue of each parking queue: what comes from the latter is parked already."""
+        """For each parking queue, the queue whose messages are parked there. A delivery of a parking queue is a
+        replay."""
         self._stopped: dict[QueueName, Epoch] = {}
         """Flow handles from which nothing more is started."""
         self._keys_move_unseen = keys_move_unseen
@@ -107,7 +109,7 @@ class Dispatcher:
         self._on_hold_up: dict[QueueName, OnHoldUp] = {}
         self._starts = 0
         self._seen_ns = since_boot_ns()
-        """When the loop was last seen at work."""
+        """When the loop was last known to be running."""
         self._suspension: Suspension | None = None
         """None if nobody watches the process."""
         self._on_resumed: OnResumed = lambda _: None
@@ -117,23 +119,23 @@ class Dispatcher:
     # -- what the flow runners call
 
     def attach(self, queue: QueueName, on_end: OnEnd, on_hold_up: OnHoldUp | None = None) -> None:
-        """Register the callbacks for the ends of a queue's deliveries, and for deliveries that wait behind one that is
-        going nowhere; neither may raise."""
+        """Register the callbacks for the ends of a queue's deliveries, and for deliveries that wait behind one that
+        makes no progress; neither may raise."""
         self._on_end[queue] = on_end
         if on_hold_up is not None:
             self._on_hold_up[queue] = on_hold_up
 
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
-        """Set where messages of a queue are parked; needed if a policy asks for it."""
+        """Set where messages of a queue are parked; needed if a policy parks them."""
         self._parkings[queue] = parking
         self._replayed[parking.parking] = queue
         self.attach(parking.parking, parking.finished)
 
     def dispatch(self, delivery: Delivery) -> bool:
-        """Put a delivery at the end of its key's lane; return whether it waits there behind more than a key may keep
-        waiting, or behind one that is going nowhere.
+        """Put a delivery at the end of its key's lane; return whether it is held up there: more deliveries than a key
+        may keep waiting are before it, or one that makes no progress.
 
-        If so, its flow runner lets the intake go on without it.
+        If so, its flow runner excuses it, so that the intake goes on for other keys.
         """
         handling = self._prepare(delivery)
         if self._is_closed:
@@ -146,11 +148,12 @@ class Dispatcher:
         return is_held_up
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch, *, keeps_moved: bool = False) -> None:
-        """End, without an outcome, the deliveries of a flow handle that no handler has, or that are between tries.
+        """End, without an outcome, the deliveries of a flow handle that no handler has, also those between attempts.
 
-        Those whose handlers wait to be called, as for a batch, end as soon as these let go.
+        A delivery whose handler still waits to be called, as for its batch, ends as soon as that wait, which is
+        cancelled, has ended.
 
-        `keeps_moved`: but for those of which a copy may have arrived elsewhere, which are tried again.
+        `keeps_moved`: a delivery of which a copy may have arrived elsewhere stays, with its lane, and is tried again.
         """
         if self._stopped.get(queue, epoch + 1) <= epoch:
             del self._stopped[queue]
@@ -168,21 +171,22 @@ class Dispatcher:
     def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
         """Whether nothing of a flow handle runs or is about to start: all of it waits for another attempt.
 
-        Not so if the copy of one that is being moved may have arrived: the next owner would handle it once more.
+        False also if one of its messages is being moved and the copy may have arrived elsewhere: if the message went
+        back now, the next owner would handle it again.
         """
         return self._lanes.is_stalled(queue, epoch) and not any(
             _may_be_elsewhere(each, queue, epoch) for each in self._lanes.held()
         )
 
     def stop(self, queue: QueueName, epoch: Epoch) -> None:
-        """Start nothing more of a flow handle, whose flow runner is to give it up. What runs goes on; if it fails, it
-        goes back and is not moved, as another member may be handling it by now."""
+        """Start nothing more of a flow handle; its flow runner must then give the handle up. What runs goes on; if it
+        fails, it goes back and is not moved, as another member may be handling it by now."""
         self._stopped[queue] = epoch
         self._attempts.recall_put_off(queue, epoch)
         self._lanes.recall(queue, epoch)
 
     def forget_keys(self, queue: QueueName) -> None:
-        """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
+        """Count the next message of each of the queue's keys as its first: a shard has left the queue, and may come
         back. Constant time."""
         self._seen_keys.forget(queue)
 
@@ -193,33 +197,37 @@ class Dispatcher:
     # -- what the supervisor calls
 
     async def run(self) -> None:
-        """Handle deliveries until cancelled; after that nothing runs and every delivery has ended, also later ones."""
+        """Handle deliveries until cancelled; after that nothing runs, every delivery has ended, and later ones end at
+        once."""
         try:
             await self._pool.run()
         finally:
             self._attempts.close()
             self._retry_timer.cancel()
-            # If a handler or a mistake has ended it, the flows have yet to leave, and return what they have dispatched.
+            # If an error has ended this, the flows have yet to leave, and for that, all they have dispatched must end.
             self._is_closed = True
             for handling in self._lanes.take_all():
                 self._end(handling, None)
 
     def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:
-        """After a stop of the process, call back before anything more is started, with its length in nanoseconds, to
-        have all flow handles given up. Whoever watches for stops ends a blocked loop as well, so handlers that block
-        are kept from adding up."""
+        """From now on, call `on_resumed` after a stop of the process, before anything more is started, with the length
+        of the stop in nanoseconds; it has all flow handles given up.
+
+        Where stops are watched for, a loop that is blocked for too long is ended, so the pool also sees to it that
+        handlers that block do not add up within one turn of the loop.
+        """
         self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, since_boot_ns()
         self._pool.limit_turns(monotonic_ns)
 
-    def be_awake(self) -> None:
-        """Note that the loop is at work; called before what was put off begins, and about once a second, so that a rest
-        is not taken for a stop."""
-        self._be_awake(since_boot_ns())
+    def note_awake(self) -> None:
+        """Note that the loop is running; called before anything that was put off begins and, so that idleness does not
+        count as a stop, about once a second."""
+        self._note_awake(since_boot_ns())
 
     def cancel_everything(self) -> None:
-        """End all deliveries without an outcome, present and future: no further handler is started.
+        """End all deliveries, present and future, without an outcome: no further handler is started.
 
-        Those that wait end at once, those that run as soon as their handlers let go.
+        Deliveries that wait end at once; those that are being handled end when their handlers, which are cancelled, do.
         """
         self._is_closed = True
         handles = dict.fromkeys((each.queue, each.epoch) for each in self._lanes.held())
@@ -281,7 +289,8 @@ class Dispatcher:
         if is_ordered:
             return handling
         has_token = message.fencing_token is not None
-        # A token's number counts within another key than the one it is handled under: a guard would take it for old.
+        # The number of a token counts within the key it was stamped with. Under another key, a guard could take the
+        # message for an old one.
         if key is not None:
             handling.message = message.in_lane_of(key)
         elif has_token:
@@ -294,8 +303,8 @@ class Dispatcher:
         handling = lane.head
         now_ns = since_boot_ns()
         if now_ns - self._seen_ns > STOPPED_FOR_NS:
-            self._be_awake(now_ns)
-            # A replay of a parked message is taken back at once.
+            self._note_awake(now_ns)
+            # The callback may have taken this one back: a replay of a parked message is taken back at once.
             if lane.is_recalled:
                 self._finish(lane, None)
                 return
@@ -328,7 +337,7 @@ class Dispatcher:
                 refuse_unrun(answer)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # the handler boundary; some libraries' errors are no `Exception`
+        except BaseException as error:  # the handler boundary; errors of some libraries are not of class `Exception`
             if is_closed(task):
                 raise
             failure = error
@@ -341,14 +350,14 @@ class Dispatcher:
         if is_changed(context):
             self._pool.soil(task)
         if failure is None and attempt.interrupted_by is None:
-            # Not `_finish`, which is for what was not handled, and would cost every message a call.
+            # Not `_finish`: that is for what was not handled, and would cost every message another call.
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
         else:
             try:
                 await self._conclude(lane, attempt, failure)
             finally:
-                # Its traceback holds this frame and all that the handler's frames held: leave the collector no cycle.
+                # The traceback refers to this frame, and to all that the handler's frames refer to: break the cycle.
                 failure = None
 
     async def _conclude(self, lane: Lane[Handling], attempt: Attempt, failure: BaseException | None) -> None:
@@ -364,19 +373,19 @@ class Dispatcher:
         if attempt.interrupted_by is InterruptedBy.STOP:
             self._hold(lane)
             return
-        # A stop of the process makes handlers fail, and time-outs pass, before anything else has noticed it.
-        self.be_awake()
+        # After a stop of the process, failures and time-outs may be the first to show it.
+        self.note_awake()
         if failure is not None:
             failure = plain(failure)
         if isinstance(failure, GivenBack):
             handling.attempts -= 1
             if not lane.is_recalled:
-                # No successor may overtake it before its flow has taken back what has not started (L3).
+                # Until its flow has taken back what has not started, no successor may start (L3).
                 self._stopped[handling.queue] = handling.epoch
             self._finish(lane, None)
             return
         policy = handling.route.policy
-        # A handler that was cut short and yet returned is not believed: better handled twice than lost.
+        # Its time was up and it returned nevertheless: that is no success. Better handled twice than lost.
         timed_out = attempt.interrupted_by is InterruptedBy.TIMEOUT
         if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
             failure = policy.overdue()
@@ -412,7 +421,7 @@ class Dispatcher:
             self._finish(lane, None)
 
     def _hold_up(self, lane: Lane[Handling]) -> None:
-        """Tell the flow runners that the head of a lane is going nowhere: other messages need not wait for those behind
+        """Tell the flow runners that the head of a lane makes no progress: other keys need not wait for what is behind
         it."""
         by_flow: defaultdict[tuple[QueueName, Epoch], list[DeliveryId]] = defaultdict(list)
         for handling in self._lanes.hold_up(lane):
@@ -422,14 +431,14 @@ class Dispatcher:
                 on_hold_up(epoch, tuple(delivery_ids))
 
     def _finish(self, lane: Lane[Handling], outcome: Outcome | None) -> None:
-        """Take the head, which was not handled, out of its lane, then end it; in this order, because the callback may
-        look at the lane."""
+        """Take the head, which was not handled, out of its lane, then end it: in this order, because the callback for
+        its end may look at the lane."""
         handling = lane.head
         self._lanes.finish(lane)
         self._end_unhandled(handling, outcome)
 
     def _end_unhandled(self, handling: Handling, outcome: Outcome | None) -> None:
-        """End a delivery that no handler has finished, whatever becomes of it."""
+        """End a delivery that no handler has finished. If it was the first of its key, the next one becomes that."""
         if handling.message.is_first_of_key:
             self._seen_keys.take_back(handling.lane)
         self._end(handling, outcome)
@@ -439,8 +448,8 @@ class Dispatcher:
         if handling.done_mono_ns:
             raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
         if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
-            # Its copy may have arrived between two tries, and have been replayed since: the next owner would handle
-            # the message again.
+            # The copy of a message that is being parked may have arrived between two tries, and may have been replayed
+            # since. If the message went back, the next owner would handle it again.
             outcome = _ACCEPTED if parking.was_parked(handling) else None
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
@@ -449,7 +458,8 @@ class Dispatcher:
     # -- when attempts have ended
 
     async def _move(self, lane: Lane[Handling], report: FailureReport, task: "asyncio.Task[object]") -> None:
-        """Publish the head to its new queue. Until that is confirmed, it stays on its own, and its key waits."""
+        """Publish the head to the error queue, the dead message queue or its parking queue. Until that is confirmed, it
+        stays on its own queue, and its key waits."""
         handling = lane.head
         target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
         if target is None:
@@ -460,7 +470,7 @@ class Dispatcher:
             return
         failure: BaseException | None = None
         was_elsewhere = getattr(handling, "may_be_elsewhere", False)
-        # Also while it is under way: whoever takes back what has not started must not take this.
+        # From the start of the move: `return_unstarted` must not take it while its copy is under way.
         handling.may_be_elsewhere = True
         attempt = self._moves.start(handling, task)
         try:
@@ -481,23 +491,24 @@ class Dispatcher:
             if isinstance(failure, PublishRefused) or (isinstance(failure, ParkingNotReady) and not failure.was_sent):
                 handling.may_be_elsewhere = was_elsewhere
             self._troubles.move_failed(handling, failure)
-            # The last attempt of its handler, if there was any, shares its turn with the first try. If a replay went
-            # first, the lane counts afresh.
+            # The lane counts turns: those of the handler's attempts, and of further tries to move. The first try shares
+            # the turn of the last attempt, if there was any. After a replay that went first, the lane counts afresh.
             tries = max(1, lane.attempt - max(1, handling.attempts) + 1)
             self._try_again_in(handling.route.policy.move_delay_ms(tries, self._random), lane)
 
     def _may_be_parked(self, handling: Handling) -> bool:
-        """Whether there is a verdict to ask for. Called for every message."""
+        """Whether the parking queue may have to judge the delivery. Called for every message."""
         parking = self._parkings.get(handling.delivery.queue)
         return parking is not None and (handling.end_report is not None or parking.concerns(handling))
 
     async def _set_aside(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> bool:
-        """Park the head, of a parked key, before its handler is started; return whether that was its turn."""
+        """If the head's key is parked, park the head before its handler is started; return whether that took its
+        turn."""
         handling = lane.head
         parking = self._parkings.get(handling.queue)
         verdict = Verdict.HANDLE if parking is None else parking.judge(handling)
         if verdict is Verdict.HANDLE:
-            # The key may have been parked at an earlier try to park this message.
+            # The key may have been parked when we last tried to park this message, and is not any more.
             handling.end_report = None
             return False
         handling.end_report = FOLLOWS
@@ -510,8 +521,8 @@ class Dispatcher:
         return True
 
     async def _gave_way(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> bool:
-        """Let replayed messages of the key go before the head: what can be parked only after them must not block
-        them."""
+        """Handle a replayed message of the key before the head, which can be parked only after it and must not block
+        it; return whether there was one."""
         handling = lane.head
         parking = self._parkings.get(handling.queue)
         if parking is None or not parking.is_replaying(handling):
@@ -521,20 +532,21 @@ class Dispatcher:
         await self._handle_turn(lane, task)
         return True
 
-    def _be_awake(self, now_ns: int) -> None:
+    def _note_awake(self, now_ns: int) -> None:
         unseen_ns, since_ns, self._seen_ns = now_ns - self._seen_ns, self._seen_ns, now_ns
         if unseen_ns > STOPPED_FOR_NS and self._suspension is not None and self._suspension.was_since(since_ns, now_ns):
             self._on_resumed(unseen_ns)
 
     def _is_held(self, handling: Handling) -> bool:
-        """Whether its flow handle is stopped, or for a replay, the one of its queue: unless it is only to be moved."""
+        """Whether its flow handle is stopped. For a replay: whether the handle of its own queue is, unless all that is
+        left is to move the message."""
         if self._stopped.get(handling.queue) == handling.epoch:
             return True
         own = self._replayed.get(handling.queue)
         return own is not None and self._stopped.get(own) == handling.epoch and handling.end_report is None
 
     def _hold_what_waits(self, queue: QueueName, epoch: Epoch) -> None:
-        """What waits for its batch, or for an application, has not started either; nor has a replay that does."""
+        """Hold what waits for its batch, or for an application, as it has not started; so with replays that wait."""
         self._attempts.hold_put_off(queue, epoch)
         if (parking := self._parkings.get(queue)) is not None:
             self._attempts.hold_put_off(parking.parking, epoch)

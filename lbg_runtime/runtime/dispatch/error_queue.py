@@ -1,4 +1,4 @@
-"""Moves messages whose attempts have ended to another queue: published there, and let go when that is confirmed."""
+"""Moves a message whose attempts have ended to the error queue or the dead message queue, by publishing it there."""
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ _IN_FULL_ONLY = (
     ERROR_QUEUE_PROPERTY,
     ERROR_MEMBER_PROPERTY,
 )
-"""What a copy can do without: where the message belongs is not among them, and the log has the rest."""
+"""What a copy can do without if it is too large, as the log has it. Where the message belongs is not among these."""
 
 
 class ErrorQueue:
@@ -53,21 +53,22 @@ class ErrorQueue:
     """
 
     def __init__(self, session: Session, settings: Settings, moves: Set[Then], member: MemberId) -> None:
-        """`moves`: those of the two ends that handlers ask for."""
+        """`moves`: which of the two ends (`ERROR_QUEUE`, `DMQ`) the policies of the handlers use."""
         self._session = session
         self._member = member
         self._may_create = settings.group.provision is Provision.CREATE_MISSING
         self._targets = {then: target for then, target in _targets(settings).items() if then in moves}
 
     async def take(self, handling: Handling, report: FailureReport) -> QueueName:
-        """Return when the broker has confirmed the message; raises `PublishFailed`.
+        """Publish a copy of the message, and return its new queue when the broker has confirmed it; raises
+        `PublishFailed`.
 
-        It keeps payload, properties, message id, time stamp and headers, and says in addition where it comes from and
-        why. Its stamps get other names, so that it has no fencing token. Where all that makes it too large, it has only
-        the topic and the key of the original. If this is cancelled or fails, it may have been published nevertheless:
-        the next try then makes a duplicate.
+        The copy has payload, properties, message id, time stamp and headers of the original, and says where it comes
+        from and why. The stamps have other names in it, so that it has no fencing token. If that makes it too large,
+        only the topic and the key of the original are added. If this call is cancelled or fails, the copy may have been
+        published nevertheless, and the next try makes a duplicate.
         """
-        # No bound: a message sent twice is worse than one that waits for the broker to come back. The transport answers
+        # No bound: a duplicate is worse than a message that waits for the broker to come back. The transport answers
         # every send, at the latest when it is closed, and a recall of the delivery cancels this.
         copy = self._moved(handling, report)
         try:
@@ -75,7 +76,8 @@ class ErrorQueue:
         except PublishRefused as refusal:
             if not refusal.is_for_size:
                 raise
-            # What came fitted into a queue: without what was added, its key need not wait for a larger limit.
+            # The original fitted into a queue, so try without most of what was added: otherwise its key would have to
+            # wait until somebody raises the limit.
             told = {name: value for name, value in copy.properties.items() if name not in _IN_FULL_ONLY}
             await self._session.send(replace(copy, properties=told))
         return self._targets[report.then].queue
@@ -92,13 +94,13 @@ class ErrorQueue:
             ERROR_MEMBER_PROPERTY: self._member,
         }
         for name, stamp in _STAMPS.items():
-            # Whoever publishes the copy again, as it is, must not make a message that a guard takes for an old one.
+            # If somebody publishes the copy again as it is, a guard must not take it for an old message.
             told.pop(name, None)
             if stamp in told:
                 told[name] = told.pop(stamp)
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
-            # A key from a JSON payload may contain characters that no property can.
+            # A key from a JSON payload may contain characters that no property can hold.
             told[ERROR_KEY_PROPERTY] = escaped(handling.key)
         topic = self._targets[report.then].topic
         return Message(topic, message.payload, told, message.message_id, message.sent_at_ms, message.headers)
@@ -106,9 +108,9 @@ class ErrorQueue:
     async def prepare(self) -> None:
         """Make sure that the queues exist; create those that are missing, with their subscriptions, if members may.
 
-        Raises `ConfigError` if one does not exist. A client cannot find out what the error queue subscribes to: the
-        broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved there.
-        The dead message queue needs none.
+        Raises `ConfigError` if one does not exist, or cannot be created. It cannot find out what the error queue
+        subscribes to. If that was made by hand without its subscription, what is moved there is lost, as the broker
+        confirms even messages that no queue attracts. The dead message queue needs no subscription.
         """
         for target in self._targets.values():
             if self._may_create:
@@ -134,7 +136,7 @@ class _Target:
 def _judge(refusal: BindFailed, target: _Target) -> None:
     if not refusal.permanent:
         _log.warning("error_queue_not_looked_at", queue=target.queue, reason=refusal.reason)
-    # A queue that only its owner may read does exist.
+    # A queue that only its owner may read exists all the same.
     elif "Permission Not Allowed" not in refusal.reason:
         wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
         found, expected = f"{target.queue}: {refusal.reason}", f"a queue that may be bound{wanted}"

@@ -1,4 +1,4 @@
-"""What this member knows of a single key, for questions: where it belongs, what waits, what was handled last."""
+"""What this member knows about a key, to answer questions: where it belongs, what waits, what was handled last."""
 
 from collections.abc import Mapping
 from time import monotonic_ns
@@ -25,10 +25,10 @@ from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.runners.handling import Handling
 
 MAX_KEYS_REMEMBERED = 5_000
-"""Last messages of at most this many keys are remembered, and always those of the newest half: less than 2 MB."""
+"""How many keys' last messages are remembered at most, in less than 2 MB; those of the newest half are always."""
 
 _Last = tuple[int | None, int, int, Then | None]
-"""Number, attempts, end (ns) of a key's last message, and where it went if it was not handled; not the message itself,
+"""Of a key's last message: number, attempts, end (ns), and where it went if it was not handled. Not the message itself,
 which may be large."""
 
 _OUTCOMES = {

@@ -17,10 +17,10 @@ from lbg_runtime.runtime.runners.handling import Handling, facts_of
 _log = structlog.get_logger(__name__)
 
 MAX_LINES = 10
-"""Of one kind between two looks; for the rest there is one line with their number."""
+"""The most lines of one kind between two looks; one more line says how many others there were."""
 
 LOOKS = 4
-"""Looks within the shortest time limit watched: a line is late by at most this fraction of the limit."""
+"""How many looks there are within the shortest time limit: a line is late by at most that fraction of the limit."""
 
 _MIN_LOOK_MS = 50
 _MAX_LOOK_MS = 5_000
@@ -34,8 +34,8 @@ class KeyReports:
     A key becomes hot with the message that waits behind `max_waiting_per_key` others, and stays so until a look finds
     no more than half as many. A message costs nothing unless its lane is that long.
 
-    A hot or stuck key whose flow handle ends is neither any more here, but nobody has handled what it waited for: its
-    report ends with a line of its own.
+    When the flow handle of a hot or stuck key ends, the key is neither any more on this member, but nothing has become
+    better: its messages go back unhandled. So that has a log line of its own.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class KeyReports:
         self._slow = None if slow_ms is None else StandstillWatch[Attempt](slow_ms)
         self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
         self._hot: dict[Lane[Handling], int] = {}
-        """With the time since when each is hot."""
+        """The hot lanes, with the time since when each is."""
         self._stuck_lanes: dict[Lane[Handling], Handling] = {}
-        """With the message that each is stuck at."""
+        """The stuck lanes, with the message at which each is stuck."""
         self._hot_lines = _Lines("key_hot", "key_cooled", "keys_hot")
         self._stuck_lines = _Lines("key_stuck", "key_moves_again", "keys_stuck")
         self._slow_lines = _Lines("handler_slow", "handler_slow_ended", "handlers_slow")
         self._heads: dict[Lane[Handling], DeliveryId] = {}
-        """As of the last look; ids only, as the messages may be large."""
+        """The heads of all lanes as of the last look: their ids only, as messages may be large."""
         self._looked_ms = 0
         shortest_ms = min((each for each in (slow_ms, stuck_ms) if each is not None), default=_MAX_LOOK_MS)
         self._interval_s = min(_MAX_LOOK_MS, max(_MIN_LOOK_MS, shortest_ms // LOOKS)) / 1_000
@@ -157,8 +157,8 @@ class KeyReports:
             self._stuck_lines.begin(lane, {**facts_of(lane.head), **how}, _brief(lane.head))
         self._stuck_lines.tell_of_others()
         for lane in self._stuck_lanes:
-            # A lane that waits for a runner will get one: it is held up by too much work, and letting in more would not
-            # help. If its handler then hangs, that is seen at a later look.
+            # A lane that waits for a runner will get one. Too much work holds it up, and to let in more messages would
+            # not help. If its handler then hangs, a later look shows it.
             if lane.stage is LaneStage.RUNNING:
                 self._hold_up(lane)
 
@@ -195,7 +195,7 @@ class _Lines:
             _log.info("key_given_back", **kept, **facts)
 
     def tell_of_others(self) -> None:
-        """Log how many beginnings got no line; called at each look."""
+        """Log how many beginnings since the last call got no line; called at each look."""
         if self._count > MAX_LINES:
             _log.warning(self._others, untold=self._count - MAX_LINES)
         self._count = 0

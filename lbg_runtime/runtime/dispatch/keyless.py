@@ -1,4 +1,4 @@
-"""What happens to messages in which the rule of `group.key` finds no key."""
+"""Decides what happens to messages in which the rule of `group.key` finds no key, as `dispatch.missing_key` says."""
 
 import structlog
 
@@ -22,7 +22,8 @@ class KeylessMessages:
 
     def __init__(self, rule: MissingKey, counts: DispatchCounts, random: RandomSource) -> None:
         self._rule = rule
-        # Lanes outlive the member in parking queues, and its next life numbers epochs and deliveries from 1 again.
+        # The names of lanes outlive the member in parking queues, and its next life numbers epochs and deliveries from
+        # 1 again: without this, two messages could get the same lane.
         self._life = f"{nonce(random):x}" if rule is MissingKey.NO_ORDER else ""
         self._counts = counts
         self._told: set[str] = set()
@@ -46,7 +47,7 @@ class KeylessMessages:
             case MissingKey.SHARD:
                 return Handling(delivery, _lane_of_shard(delivery, route), None, route)
             case MissingKey.ERROR:
-                # As the handler's, but for the function: its policy decides what follows.
+                # The handler's own route but for the function, as the handler's policy decides what follows.
                 refusing = Route(_refuse, route.policy, route.attempts, route.shard, route.topic)
                 return Handling(delivery, _lane_of_shard(delivery, route), None, refusing)
             case MissingKey.NO_ORDER:
@@ -55,7 +56,7 @@ class KeylessMessages:
 
 
 def _lane_of_shard(delivery: Delivery, route: Route) -> LaneKey:
-    # A key with this very text would share the lane, which costs it time but not order.
+    # A key with this very text would share the lane. That would cost it time, but not order.
     return f"\0queue {delivery.queue}" if route.shard is None else f"\0shard {route.shard}"
 
 

@@ -1,4 +1,4 @@
-"""How a dispatcher's troubles are counted and logged."""
+"""Counts and logs what goes wrong in a dispatcher."""
 
 from collections.abc import Mapping
 
@@ -18,11 +18,11 @@ MAX_ERROR_LENGTH = 200
 """Characters of an error that are kept while its message is tried again."""
 
 MAX_TOPICS_REMEMBERED = 1_000
-"""Topics without a handler: bounds memory, should every message have its own topic."""
+"""How many topics without a handler are remembered: bounds memory, should every message have its own topic."""
 
 
 class Troubles:
-    """One per dispatcher, which reports troubles to it; decides nothing."""
+    """One per dispatcher, which reports to it; decides nothing."""
 
     def __init__(self, counts: DispatchCounts) -> None:
         self._counts = counts
@@ -56,7 +56,7 @@ class Troubles:
         if handling.attempts == 1 and has_stack:
             try:
                 _log.warning("handling_failed", **facts, exc_info=failure)
-            except Exception as error:  # noqa: BLE001 - the log may be the user's, and cope with fewer errors than ours
+            except Exception as error:  # noqa: BLE001 - the user may have configured a log that cannot show every error
                 _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
         else:
             _log.warning("handling_failed", **facts)

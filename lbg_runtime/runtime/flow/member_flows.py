@@ -1,4 +1,4 @@
-"""The flows of a member as one: run, asked to leave and counted together."""
+"""The flows of a member as a whole: they are run, asked to leave and counted together. Used by the supervisor."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,12 +16,13 @@ class MemberFlows:
     """One per life of a member, which calls it on its loop."""
 
     def __init__(self, make: Callable[[int, Place], FlowRunner], places: Iterable[Place]) -> None:
-        """`make`: the flow of a queue, by its index, in its first place. `places`: of the queues in the settings."""
+        """`make` makes the runner of a queue, by the queue's index and the member's first place on it. `places`: the
+        first places on the queues of the settings, by index."""
         self._make = make
         self.runners = [make(index, place) for index, place in enumerate(places)]
         """By the index of their queue."""
         self.have_left = asyncio.Event()
-        """Each is unbound for good. Whoever gives up waiting for that sets it, too."""
+        """Set when every flow is unbound for good, or by whoever gives up waiting for that."""
         self._first_count = len(self.runners)
         self._tasks: list[asyncio.Task[None]] = []
         self._group: asyncio.TaskGroup | None = None
@@ -29,13 +30,14 @@ class MemberFlows:
         """Queues to which the first bind has been refused."""
 
     def run(self, group: asyncio.TaskGroup) -> None:
-        """Run all flows in this group, and later those that are added."""
+        """Run all flows as tasks of this group, also those that are added later."""
         self._group = group
         for runner in self.runners:
             self._run(runner, group)
 
     def add(self, queue_total: int) -> list[FlowRunner]:
-        """Make and run the flows of the queues that a re-striping adds; they begin as those of others."""
+        """Make and run the flows of the queues that a re-striping adds, and return them; at first, the member has no
+        place on any of these queues."""
         if self._group is None:
             raise InvariantViolated("a flow was to run before its member")
         added = [self._make(index, AWAY) for index in range(len(self.runners), queue_total)]
@@ -50,7 +52,7 @@ class MemberFlows:
             runner.stop()
 
     def cancel(self) -> None:
-        """Cancel what still runs of them."""
+        """Cancel the tasks of the flows that still run."""
         for task in self._tasks:
             task.cancel()
 
@@ -60,7 +62,8 @@ class MemberFlows:
             runner.give_handle_up()
 
     def end_drains_in_vain(self, is_stopped: Callable[[QueueName, Epoch], bool]) -> None:
-        """Have no flow wait for what its stopped queue holds, which is not started here."""
+        """End the drains of stopped queues: what such a queue still holds is not started here, so nobody waits for
+        it."""
         for runner in self.runners:
             machine = runner.machine
             if machine.state is FlowState.DRAINING and is_stopped(machine.queue, machine.epoch):
@@ -69,9 +72,9 @@ class MemberFlows:
     def note_refusal(self, runner: FlowRunner) -> bool:
         """Note that the first bind of a flow was refused for good; return whether nothing in the settings can be bound.
 
-        Other refusals must not end the member: a queue that was deleted while its owner had it would end every member
-        that it belongs to next. So the last answer of the first binds decides, and one that waits for its turn, as a
-        standby's does, has not been answered.
+        That alone may end the member. If any refusal did, a queue that is deleted while a member owns it would end each
+        member that gets it next, one after the other. A first bind that is still to come, as a standby's may be, is no
+        refusal.
         """
         if runner.queue_index >= self._first_count:
             return False

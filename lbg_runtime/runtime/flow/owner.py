@@ -1,4 +1,4 @@
-"""Who is told what happens to a flow."""
+"""The protocol of whoever is told what happens to a member's flows: the supervisor."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class FlowOwner(Protocol):
-    """Has the flow runners of a member, which call it on the loop. Must not raise or block; may post to the runners."""
+    """Called on the loop by the flow runners of a member. Must not raise or block; may post to the runners."""
 
     def flow_changed(self, runner: "FlowRunner") -> None:
-        """A call of the machine has ended in another state; called in order, before the commands are carried out.
+        """A call of the flow machine has ended in another state than it began in; called in order, before the commands
+        of that call are carried out.
 
         Not for a state that is only passed through within one call, such as DRAINING when nothing is in flight. If
         DRAINING goes back to ACTIVE in the same epoch, a hand-back was given up.
@@ -27,7 +28,7 @@ class FlowOwner(Protocol):
         ...
 
     def bind_refused(self, runner: "FlowRunner", refusal: BindFailed) -> None:
-        """The broker has refused for good what would have been the flow's first bind, and the machine knows."""
+        """The broker has permanently refused a bind of a flow that was never bound; the flow machine has been told."""
         ...
 
     def stripes_told(self, runner: "FlowRunner", news: StripesNews) -> None:
@@ -35,6 +36,6 @@ class FlowOwner(Protocol):
         ...
 
     def probe_asked(self, probe: ProbeAsked) -> None:
-        """`SettlementsReached` is to be posted when the broker is known to have read everything sent until now, which
-        includes the flow's settlements."""
+        """Post `SettlementsReached` to the flow once the broker is known to have read everything that was sent until
+        now, which includes the flow's settlements."""
         ...

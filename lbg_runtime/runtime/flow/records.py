@@ -28,7 +28,7 @@ _UNANSWERED = "the broker did not answer the unbind"
 
 
 class FlowRecords:
-    """Those of one flow, whose runner calls it when the machine has taken what happened."""
+    """Writes the records and log lines of one flow; its runner calls it when the machine has taken an event."""
 
     def __init__(self, queue_index: int, machine: FlowMachine, journal: MemberJournal) -> None:
         self._queue_index = queue_index
@@ -36,20 +36,20 @@ class FlowRecords:
         self._journal = journal
 
     def changed(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
-        """Record a change of the flow, in both."""
+        """Record a change of the flow, in journal and log."""
         self._write(event, "" if cause is None else cause.value)
         _log.info("flow_changed", **self._facts(), change=event, **_cause_fact(cause))
 
     def unanswered(self, cause: ReleaseCause | None) -> None:
-        """Record the end of a handle of which nobody knows whether the broker has taken it back."""
+        """Record the end of a handle whose unbind the broker left unanswered, so that it may or may not be released."""
         self._write("down", _UNANSWERED)
         _log.warning("unbind_unanswered", **self._facts(), **_cause_fact(cause))
 
     def noted(self, name: str, facts: Mapping[str, str | int | None]) -> None:
-        """Log a note of the machine; in the journal, the loss of the flow."""
+        """Log a note of the machine; the loss of the handle is recorded in the journal, too."""
         if name == "flow_lost":
             self._write("down", str(facts["reason"]))
-        # With many queues and a long outage, each would tell of it again and again: the session does, once.
+        # In a long outage, each of many queues would warn again and again; the session warns once.
         is_alarming = name in ALARMING_NOTES and facts.get("reason") != NOT_CONNECTED
         tell = _log.warning if is_alarming else _log.debug
         tell(name, **{**self._facts(), **facts})
@@ -58,7 +58,7 @@ class FlowRecords:
         self._journal.flow_changed(self._queue_index, self._machine, event, cause)
 
     def _facts(self) -> dict[str, str | int]:
-        # Not the role of the journal, which calls everything secondary that is not at home, also where a member leaves.
+        # Not the role, as in the journal: that calls every place but home secondary, even if the member has no place.
         machine = self._machine
         return {"queue": machine.queue, "epoch": machine.epoch, "place": str(machine.place)}
 

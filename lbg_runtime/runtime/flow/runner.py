@@ -1,14 +1,13 @@
-"""Feeds one flow machine its events and deadlines, and carries out its commands.
+"""Feeds one flow machine its events and deadlines, and carries out its commands. The only place that calls `settle`.
 
-Events come in batches: the first to be posted wakes the runner, and the runner takes all that have gathered. Within a
-batch the order is fixed, which makes a SIGKILL harmless to the journal: first the machine's answers to every event,
-then one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which
-start after the batch, so that an unbind always comes after the settlements that were ordered before it. A message that
-arrives while nothing else waits, and that leads only to its dispatch, is dispatched at once: it would be the first of
-the next batch.
+Events are taken in batches: the first to be posted asks for a turn, and in its turn the runner takes all that have
+gathered. Within a batch the order is fixed, so that a SIGKILL at any moment leaves a journal that is true: first the
+machine's answers to every event, then one write of the batch's records, then the batch's settlements. Binds and unbinds
+run as tasks of their own, which start after the batch, so that an unbind always comes after the settlements that were
+ordered before it. A message that arrives while nothing else waits, and that leads only to its dispatch, is dispatched
+at once: it would be the first of the next batch.
 
-The only place that calls `settle`. More than 400 lines, because all commands of the machine are carried out here, on
-the same few variables.
+More than 400 lines, because all commands of the machine are carried out here, on the same few variables.
 """
 
 import asyncio
@@ -68,7 +67,8 @@ MAX_BATCH = 256
 """Events taken before other tasks get a turn."""
 
 OLD_NEWS_MS = 5_000
-"""After a stop of the process, what the client received before is with the loop by then."""
+"""How long after a stop of the process an event may still be from before it: what the client had received by then may
+take so long to reach the loop."""
 
 # Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
 _ACCEPTED = Outcome.ACCEPTED
@@ -77,7 +77,8 @@ _ACCEPTED = Outcome.ACCEPTED
 class FlowRunner:
     """One per queue of a member. `post` and `finish_handling` are called from the loop's thread, `run` once."""
 
-    # With a thousand queues, little of one's state stays in the CPU caches between its messages: slots lie together.
+    # With a thousand queues, little of a runner's state stays in the CPU caches between two of its messages; slots lie
+    # close together in memory.
     __slots__ = (
         "_children",
         "_closing_shards",
@@ -126,9 +127,9 @@ class FlowRunner:
         hooks: QueueHooks,
         parking: ParkedQueue | None = None,
     ) -> None:
-        """`turns`: those of the member; they write the journal between the records of a batch and its settlements.
+        """`turns` are the member's: they write the records of a batch to the journal before its settlements are sent.
 
-        `parking`: where messages of the queue may be parked; the intake opens when everything parked is known.
+        `parking`: where messages of the queue may be parked; with it, the intake opens when everything parked is known.
         """
         self.queue_index = queue_index
         self.machine = machine
@@ -137,13 +138,15 @@ class FlowRunner:
         self.left_behind = 0
         """Deliveries that ended without a settlement since a stop was requested; they come again, here or elsewhere."""
         self.is_released = False
-        """The newest handle went because it was unbound: the broker has confirmed that, and had not taken it before."""
+        """Whether the newest handle ended because we unbound it: the broker has confirmed that, and had not taken the
+        queue away before."""
         self.is_unheard = False
-        """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
+        """Whether the broker left an unbind unanswered since a stop was requested: what was settled before the unbind
+        may come again."""
         self.unanswered = 0
-        """Dispatched deliveries whose end has not been taken yet, those of replays too."""
+        """Dispatched deliveries, replays included, whose end has not been taken yet."""
         self.why_unbound: str | None = None
-        """Why the broker refused the last bind; None if it did not."""
+        """Why the last bind failed; None if it succeeded, or none has ended."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
@@ -158,7 +161,7 @@ class FlowRunner:
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
         self._turns = turns
         self._over: asyncio.Future[None] | None = None
-        """Ends the runner; None while it does not run, and events wait."""
+        """Its result ends `run`; None while that does not run, and events wait."""
         self._is_asked = False
         self._is_busy = True
         """New events must wait for their turn: a batch is being taken, or there will be no more."""
@@ -167,12 +170,12 @@ class FlowRunner:
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
         self._closing_shards = frozenset[int | None]()
-        """As those know them who gather batches."""
+        """As last told to those who gather batches."""
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
         self._inactive_epoch = Epoch(0)
-        """The newest epoch in which the broker took the queue away."""
+        """The newest epoch that has lost its activity."""
         dispatcher.attach(machine.queue, self.finish_handling, self.hold_up)
 
     @property
@@ -196,21 +199,24 @@ class FlowRunner:
         self._events.append(handling)
 
     def hold_up(self, epoch: Epoch, delivery_ids: tuple[DeliveryId, ...]) -> None:
-        """Learn from the dispatcher that nobody knows when these will be handled; some may have ended."""
+        """Learn from the dispatcher that nobody knows when these deliveries will be handled; some may have ended."""
         self.post(DeliveriesHeldUp(epoch, delivery_ids))
 
     def give_handle_up(self) -> None:
-        """Start nothing more on the present handle, and bind a new one: another member may have the queue by now. A
-        standby does so if it hears in the next `OLD_NEWS_MS` that it is fed."""
+        """Start nothing more on the present handle, and bind a new one: another member may have the queue by now.
+
+        A standby keeps its handle, unless it hears in the next `OLD_NEWS_MS` that it is fed.
+        """
         if self._parking is not None:
             self._parking.give_up()
         queue, epoch = self.machine.queue, self.machine.epoch
         if self.machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
-            # Also of what has come and was not dispatched yet.
+            # This holds also for messages that have arrived but were not dispatched yet.
             self._dispatcher.stop(queue, epoch)
             self.post(FlowInactive(epoch))
         elif self.machine.state in (FlowState.BINDING, FlowState.STANDBY):
-            # That it is fed may be old news, which still lies in the client, or in a batch that has not been taken.
+            # News that it is fed may be from before the stop: it may still be in the client, or in a batch that has not
+            # been taken. So this goes before all events that wait.
             if not self._events:
                 self._ask_for_turn()
             self._events.appendleft(StepAsideRequested(now_ms() + OLD_NEWS_MS))
@@ -224,14 +230,14 @@ class FlowRunner:
         return flushed
 
     def replay(self, delivery: Delivery) -> None:
-        """Have a parked message handled; its end is told to `replay_ended`, whatever becomes of it."""
+        """Have a parked message handled; `replay_ended` is called with its end, whatever that is."""
         self._count_replay(delivery.epoch, 1)
         self._dispatcher.dispatch(delivery)
 
     def replay_ended(self, handling: Handling) -> None:
-        """Take the end of a replay, for those who wait for the end of all that is handled: hooks, and our own end."""
+        """Take the end of a replay: the hooks, and the end of `run`, wait for the end of everything that is handled."""
         self._count_replay(handling.epoch, -1)
-        # One that has failed here stays parked, and the next owner tries it again.
+        # A replay that has failed here is not left behind: its message stays parked.
         has_failed = hasattr(handling, "last_error")
         if handling.outcome is None and handling.attempts and self._stop_requested and not has_failed:
             self.left_behind += 1
@@ -243,7 +249,7 @@ class FlowRunner:
 
     def replayed(self, handling: Handling, *, is_settled: bool) -> None:
         """Record the handling of a parked message; `is_settled`: it is about to be settled in the parking queue."""
-        # Beyond the epoch it may be settled nevertheless; but with regard to this queue, nobody can rely on it.
+        # After the epoch has ended, it may still be settled there; but the journal of this queue must not say so.
         has_flow = self.machine.epoch == handling.epoch and self.machine.state is not FlowState.UNBOUND
         is_settled &= has_flow
         self._journal.handled(self.queue_index, handling, is_settled=is_settled)
@@ -264,8 +270,8 @@ class FlowRunner:
             async with self._children:
                 self._is_busy = False
                 self._ask_for_turn()
-                # Batches are callbacks of the loop, not steps of this task: waking a task costs as much as taking a
-                # message, and with many queues there are hardly more messages than batches.
+                # Batches are callbacks of the loop, not steps of this task: to wake a task costs as much as to take a
+                # message, and with many queues a batch seldom has more than one.
                 await over
         finally:
             self._is_busy = True
@@ -384,7 +390,7 @@ class FlowRunner:
             case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
                 FlowState.ACTIVE,
                 FlowState.DRAINING,
-                # A replay may still run there.
+                # A replay may still be running.
                 FlowState.UNBINDING,
             ):
                 self._records.changed("inactive")
@@ -401,10 +407,10 @@ class FlowRunner:
             self._owner.bind_refused(self, BindFailed(self.machine.queue, event.reason, permanent=True))
 
     def _take_release(self, epoch: Epoch, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
-        # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
+        # An unbind that was not answered before the member was asked to leave says nothing about how it leaves.
         self.is_unheard = not is_confirmed and self._stop_requested
-        # For a handle that lost its activity, the record claims nothing in any case. One that was given up because a
-        # delivery ended without an outcome has the same cause, and has lost nothing.
+        # After a loss of activity, the record of a release claims nothing about settlements, confirmed or not. The same
+        # cause without such a loss means that a delivery ended without an outcome: then the answer matters.
         if is_confirmed or (cause is ReleaseCause.INACTIVE and epoch == self._inactive_epoch):
             self._records.changed("released", cause)
         else:
@@ -444,7 +450,7 @@ class FlowRunner:
         if self._has_hooks:
             self._hooks.count(epoch, 1)
         if self._dispatcher.dispatch(delivery) and not self.machine.excuse(epoch, delivery_id):
-            # Behind the present commands: one of them closes the intake, which this may open.
+            # After the present commands: one of them may close the intake, and this may open it.
             self.hold_up(epoch, (delivery_id,))
 
     def _carry_out(self, commands: list[Command], *, ended: Handling | None = None) -> None:
@@ -466,7 +472,7 @@ class FlowRunner:
                 case ReturnUnstarted(epoch):
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
                 case LookForStall(epoch):
-                    # Looked for behind the ends and arrivals that the machine does not know yet.
+                    # Posted, so that the look comes after the ends and arrivals that the machine does not know yet.
                     self.post(HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._dispatcher.cancel_handling(self.machine.queue, epoch)
@@ -474,7 +480,8 @@ class FlowRunner:
                     self._probes.append(ProbeAsked(self.machine.queue, epoch, number))
                 case TellStripes(news):
                     if isinstance(news, ShardLeft):
-                        # Until it comes back, perhaps within the epoch, its keys are with the other queue's owner.
+                        # The shard's keys are now with the owner of the other queue. If they come back, perhaps within
+                        # this epoch, their next messages are the first again.
                         self._dispatcher.forget_keys(self.machine.queue)
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
                     self._owner.stripes_told(self, news)
@@ -513,10 +520,10 @@ class FlowRunner:
         self._settled.clear()
 
     def _start_intake(self, epoch: Epoch) -> None:
-        """Open the intake, at the start of an epoch only after `on_assigned` and when everything parked is known:
-        nothing arrives before it is open."""
-        # The flow may be draining by now, or gone. If it is active, its intake is still wanted: as nothing comes before
-        # it is open, the machine has had no reason to close it.
+        """Open the intake. At the start of an epoch, this waits for the end of `on_assigned`, and until everything
+        parked is known; nothing arrives before the intake is open."""
+        # The flow may be draining by now, or gone. If it is active, its intake is still wanted: before the first
+        # arrival, the machine has no reason to close it.
         if self.machine.epoch != epoch or self.machine.state is not FlowState.ACTIVE:
             return
         for gate in (self._hooks, self._parking):
@@ -536,13 +543,14 @@ class FlowRunner:
             self.post(BindSucceeded(epoch))
 
     async def _unbind(self, epoch: Epoch) -> None:
-        # First, so that the next owner finds the parking queue free, and because replays belong to this epoch.
+        # The parking queue first, so that the next owner finds it free, and because replays belong to this epoch.
         has_left = self._parking is None or await self._parking.leave(epoch)
         is_confirmed = await self._bound_flow().unbind()
         self.post(UnbindFinished(epoch, is_confirmed and has_left))
 
     def _bound_flow(self) -> BoundFlow:
-        # Replaced only by the next bind: commands of a batch in which the handle died still find it, and do nothing.
+        # Only the next bind replaces it. So commands of a batch in which the handle died still find it; they do nothing
+        # there.
         if self._flow is None:
             raise InvariantViolated(f"{self.machine.queue}: an order for a flow that was never bound")
         return self._flow
@@ -558,7 +566,7 @@ class FlowRunner:
         elif after in (FlowState.ACTIVE, FlowState.UNBOUND):
             self._dispatcher.batch_turns.stay(self.machine.queue)
         if after is FlowState.ACTIVE:
-            # Also if a hand-back was given up: the last record said that it was draining.
+            # Recorded also when a hand-back was given up, as the last record said that the flow was draining.
             self._records.changed("active")
         elif after is FlowState.DRAINING:
             self._records.changed("draining", cause)

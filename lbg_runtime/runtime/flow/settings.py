@@ -1,4 +1,4 @@
-"""What the settings say of a member's flows: where they begin, what they wait for, and what they need."""
+"""From the settings to a member's flows: their first places, their delays, their machines, and the queues they need."""
 
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
@@ -18,10 +18,10 @@ BIND_BACKOFF_MIN_MS = 200
 BIND_BACKOFF_MAX_MS = 10_000
 
 QUIET_GAP_MS = 50
-"""A drained flow waits this long for what is under way: above a round trip to any broker that one would use."""
+"""How long a drained flow waits for messages under way: more than a round trip to any broker in practice."""
 
 RANK_DELAY_MS = 100
-"""Between the binds of a queue's standbys: above the time that a bind takes, including the way to the broker."""
+"""The time between the binds of a queue's standbys: more than a bind takes, including the way to the broker."""
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:

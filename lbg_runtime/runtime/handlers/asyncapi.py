@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document of an application: what its handlers take, and from which topics, by their annotations."""
+"""Makes the AsyncAPI 3 document of an application: what its handlers take, by their annotations, from which topics."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPE
 from lbg_runtime.runtime.handlers.registry import Handler, Handlers
 
 VERSION = "3.0.0"
-"""Of the specification."""
+"""The version of the specification."""
 
 BINDING_VERSION = "0.4.0"
-"""Of the specification's binding for Solace."""
+"""The version of the specification's binding for Solace."""
 
 JsonObject = dict[str, Any]
 
@@ -70,7 +70,7 @@ def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -
 
 
 def _named(handlers: Iterable[Handler]) -> dict[str, Handler]:
-    """The handlers by names of their own, of characters that references can carry."""
+    """The handlers by unique names, of characters that references may contain."""
     found: dict[str, Handler] = {}
     for handler in handlers:
         function = handler.where.partition(" (")[0].rpartition(":")[2].rpartition(".")[2]
@@ -99,7 +99,7 @@ def _address(prefix: str, subscription: str) -> tuple[str, JsonObject]:
             parameters["rest"] = {"description": "One level or more."}
         elif level.endswith("*"):
             name = f"level{number}"
-            # Braces in a topic would be taken for a parameter; there is no way to quote them.
+            # Braces in a topic would count as a parameter, as they cannot be quoted.
             levels.append(f"{level[:-1]}{{{name}}}")
             parameters[name] = {"description": "One level, or its end."}
         else:

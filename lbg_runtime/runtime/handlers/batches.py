@@ -1,8 +1,8 @@
 """Handlers that take many messages at a time, each of which is settled individually.
 
-A lane gives its next message when the previous one is settled, so a batch never has two messages of one key. At most as
-many batches are handled at the same time as there are runners (`BatchTurns`); while messages wait for their batch, the
-time of their attempt does not run.
+A lane gives its next message only when the previous one is settled, so a batch never has two messages of one key. At
+most as many batches are handled at the same time as there are runners (`BatchTurns`). While a message waits for its
+batch, the time of its attempt does not run.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class BatchItem(Receipt, Generic[_Body]):
 class Batch(Sequence[BatchItem[_Body]]):
     """What a batch handler gets: `Batch[Order]`, or `Batch` with payloads as bodies.
 
-    If the handler returns, all that is not settled is accepted; if it raises, all of that has failed.
+    If the handler returns, every message that is not settled yet is accepted; if it raises, each of these has failed.
     """
 
     def __init__(self, items: Sequence[BatchItem[_Body]]) -> None:
@@ -82,7 +82,7 @@ class BatchLimits:
 
 def read_limits(max_count: int, max_wait: str, where: str) -> BatchLimits:
     """The limits from a decorator's arguments. Raises `HandlerError` for invalid ones."""
-    # No type checker need have seen these; and to Python, a boolean is an integer.
+    # Perhaps no type checker has seen these; and to Python, a boolean is an integer.
     if type(max_count) is not int:
         raise HandlerError(where, f"max_count {max_count!r}", "a whole number")
     if max_count < 1:
@@ -96,7 +96,7 @@ def read_limits(max_count: int, max_wait: str, where: str) -> BatchLimits:
 
 def handled_in_batches(call: HandlerFunction, decode: Decoder, limits: BatchLimits) -> HandlerFunction:
     """A handler of single messages, which returns when its message is settled; `call` is called once per batch."""
-    # Members in one process may share handlers, but not messages.
+    # The line belongs to a member and not to the handler: members in one process may share handlers, but not messages.
     name = object()
 
     async def join(message: Message) -> None:
@@ -117,9 +117,9 @@ class _Place:
 
     handling: Handling
     due_s: float
-    """When it has waited long enough, on the loop's clock."""
+    """When the item has waited long enough, on the loop's clock."""
     link: "Link | None"
-    """To the span of its attempt, if spans are made."""
+    """The link to the span of its attempt, if spans are made."""
 
 
 class _Call:
@@ -129,12 +129,13 @@ class _Call:
 
     def __init__(self, places: dict[BatchItem[object], _Place]) -> None:
         self.places = places
-        """Its items, with the place that each had in the line."""
+        """The items of the batch, with the place that each had in the line."""
         self.is_cut = False
-        """It is cut short. That its task is cancelled would not prove it: a task group may leave it so."""
+        """Whether the batch is cut short. Its task's cancellation would not prove that: a task group may leave one
+        behind."""
         self.task: asyncio.Task[BaseException | None]
         self.turn_end: asyncio.TimerHandle | None
-        """When others need no longer wait for it; None once that is past."""
+        """Ends the turn of the batch when others need wait for it no longer; None once it has ended."""
 
 
 class _Line:
@@ -148,15 +149,16 @@ class _Line:
         self._waiting: dict[BatchItem[object], _Place] = {}
         """In the order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
-        """Set while something waits and no batch is due."""
+        """Set while a message waits and no batch is due."""
         self._calls: dict[BatchItem[object], _Call] = {}
         pool.batch_turns.join(self.look)
 
     async def join(self, item: BatchItem[object], handling: Handling) -> None:
-        """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.
+        """Put the item in the line; return when it is accepted, raise what it failed with. The time of its attempt
+        begins with its batch.
 
-        When cancelled, it leaves the line. If its batch is being handled, that is cut short and its end is waited for,
-        as nothing may happen to a key while one of its messages is being handled (L2).
+        When cancelled, the item leaves the line. If its batch is being handled, that is cut short and its end is waited
+        for, as nothing may happen to a key while one of its messages is being handled (L2).
         """
         attempts = handling.route.attempts
         attempts.put_off(handling)
@@ -178,11 +180,12 @@ class _Line:
                 await self._cut_short(self._calls[item], handling)
             raise
         finally:
-            # A message that was recalled in the line is watched again: a middleware around it may not let go.
+            # A message that was recalled while it waited is watched again, as a middleware around it may not let go.
             attempts.begin(handling)
 
     def is_due(self) -> bool:
-        """Whether a batch is full, or its first message has waited long enough, or one is of a queue that leaves."""
+        """Whether a batch is full, or its first message has waited long enough, or one is of a queue or shard that
+        leaves."""
         # Recalled messages stay in the line until their runners are woken.
         first = next((place for item, place in self._waiting.items() if item.is_open), None)
         if first is None or first.due_s <= self._loop.time() + CLOCK_RESOLUTION_S:
@@ -196,9 +199,9 @@ class _Line:
         return len(self._waiting) >= max_count and sum(item.is_open for item in self._waiting) >= max_count
 
     def begin(self) -> None:
-        """Handle the first of those that wait in one batch; none of them if the pool ends."""
+        """Handle the first messages that wait in one batch; none if the pool ends."""
         if not self._pool.is_open:
-            # Their runners are cancelled: those still here have middleware that kept the cancellation from them.
+            # Their runners are cancelled: messages that are still here have middleware that kept that from them.
             waiting, self._waiting = self._waiting, {}
             _settle_open(waiting, BatchCutShort())
             return
@@ -207,11 +210,13 @@ class _Line:
         timeout_ms = call.places[items[0]].handling.route.policy.timeout_ms
         self._set_timer()
         call.task = self._pool.start(partial(self._handle, call))
-        # When a runner would be replaced: its handler goes on for a whole timeout after it was cancelled.
+        # The moment at which a runner would be replaced: its handler has gone on for a whole timeout after it was
+        # cancelled.
         call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
         self._calls |= dict.fromkeys(items, call)
-        # Not at the end of `_handle`, which never begins if the pool ends before that. Nobody else is woken in between:
-        # who was recalled before the batch was made is not in it, and who is recalled later is woken behind its start.
+        # Not at the end of `_handle`, which never begins if the pool ends before that. No message of the batch is woken
+        # in between: one that was recalled before the batch was made is not in it, and one that is recalled later is
+        # woken after the batch has begun.
         call.task.add_done_callback(lambda _: self._conclude(call))
 
     def look(self) -> None:
@@ -242,8 +247,8 @@ class _Line:
                 except asyncio.CancelledError:
                     call.task.cancel()
                     if not has_second and handling.route.attempts.is_stuck(handling):
-                        # The dispatcher has added a runner in place of this one; but this one, standing aside, already
-                        # has a replacement.
+                        # The dispatcher has added a runner in place of this one. But this one stands aside already, and
+                        # so has a replacement.
                         has_second = True
                         self._pool.stand_down()
         finally:
@@ -269,12 +274,12 @@ class _Line:
             if is_closed(call.task):
                 raise
             return failure
-        # If it was cut short and yet returned: better handled twice than lost.
+        # If the handler was cut short and returned nevertheless, that is no success: better handled twice than lost.
         return BatchCutShort() if call.is_cut else None
 
     def _begin_attempts(self, call: _Call) -> None:
-        """Leave those out that must not begin any more: between the batch and its call, too, the process may have been
-        stopped, or a flow lost."""
+        """Begin the attempts of the batch, and leave out messages that must not begin any more: since the batch was
+        made, the process may have been stopped, or a flow lost."""
         for item, place in list(call.places.items()):
             attempts = place.handling.route.attempts
             try:
@@ -282,7 +287,7 @@ class _Line:
             except asyncio.CancelledError:
                 del call.places[item], self._calls[item]
                 if item.is_open:
-                    # Middleware kept its cancellation from it, and it would wait for ever.
+                    # Middleware kept the cancellation from this message, which would otherwise wait for ever.
                     item.settle(BatchCutShort())
             else:
                 attempts.begin(place.handling)

@@ -29,10 +29,10 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 """A number that may exceed 64 bits."""
 
 _QUOTING = frozenset({"assertion_error", "bytes_invalid_encoding", "union_tag_invalid", "uuid_parsing", "value_error"})
-"""Kinds of pydantic's problems with a text that quotes the input, or is a validator's own, which may do so."""
+"""Kinds of pydantic's problems whose text quotes the input, or comes from a validator of the user and may do so."""
 
 _TOLD = frozenset(get_args(ErrorType)) - _QUOTING
-"""Kinds with a text that is reported. All kinds that are not pydantic's are validators' own."""
+"""Kinds of problems whose text is reported. Kinds that pydantic does not know come from validators of the user."""
 
 
 def make_decoder(annotation: object) -> Decoder:
@@ -62,7 +62,7 @@ def make_decoder(annotation: object) -> Decoder:
 def refuse_undefined(annotation: object) -> None:
     """Raise `NoBody` if a type in the annotation uses a name that is not defined.
 
-    For when all modules are loaded: when `make_decoder` is called, the name may only be still to come.
+    Call it when all modules are loaded: when `make_decoder` is called, the name may not be defined yet.
     """
     if annotation in (bytes, str, *_JSON_CONTAINERS):
         return
@@ -150,9 +150,9 @@ def _parsed(payload: bytes, name: str) -> object:
         raise BodyRefused(name, f"no JSON at character {error.pos}") from None
     if _LONG_NUMBER.search(payload) is not None:
         text = payload.decode()
-        # Here only, to save all others a pass: orjson has an explicit limit of its own.
+        # Checked only here, to save other texts a pass: orjson has a limit of its own.
         if is_nested_too_deep(text):
             raise BodyRefused(name, f"JSON that is nested more than {MAX_NESTING} levels deep")
-        # Keeps whole numbers of any length; orjson makes floats of those beyond 64 bits, and an id loses digits.
+        # This keeps whole numbers of any length; orjson makes floats of those beyond 64 bits, and an id loses digits.
         value = json.loads(text)
     return value

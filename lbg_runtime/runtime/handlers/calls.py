@@ -41,8 +41,8 @@ def make_call(
     """The function itself if it can be called as it is, else one that wraps it as needed.
 
     A function that is not a coroutine function is called on a thread, as it may block. `sends`: what it returns or
-    yields is published; for one that yields this is always so. `transacted`: that is published together or not at all.
-    `limits`: it takes batches. Raises `HandlerError` for what does not go together.
+    yields is published; what a generator yields always is. `transacted`: all of that is published together or not at
+    all. `limits`: the function takes batches. Raises `HandlerError` for a combination that is not possible.
     """
     _check_called(function, where, sends=sends)
     if transacted and not sends:
@@ -60,7 +60,7 @@ def make_call(
     call = _make_plain_call(function, parameters, where, make_sending, sends=sends)
     if limits is not None:
         return handled_in_batches(_looked_at(call, where), make_decoder(parameters.body), limits)
-    # Work that goes on with a receipt settles through it, or never.
+    # Work that goes on after the call has the receipt, and settles through it or never.
     return settled_by_receipt(_looked_at(call, where, works_on=True)) if parameters.has_receipt else call
 
 
@@ -75,21 +75,21 @@ def is_async(function: object) -> bool:
 
 
 def _is(kind: Callable[[object], bool], function: object) -> bool:
-    """Whether it is a function of this kind, or an object that is called as one."""
+    """Whether `function` is a function of this kind, or an object whose `__call__` is."""
     return kind(function) or kind(_called(function))
 
 
 def _called(function: object) -> object:
-    """What runs when it is called: the function itself, or an object's `__call__`; within a `partial` likewise."""
+    """What runs when `function` is called: itself, or an object's `__call__`; for a `partial`, what that calls."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
 
 
 def _check_called(function: Callable[..., object], where: str, *, sends: bool) -> None:
-    """Raise `HandlerError` if a call would not run the function: under a decorator of another kind.
+    """Raise `HandlerError` if a call would not run the function, because it is under a decorator of another kind.
 
-    This sees decorators that set `__wrapped__`, as `functools.wraps` does; others are found out when they are called.
+    This sees decorators that set `__wrapped__`, as `functools.wraps` does; others show when they are called.
     """
     if yields(function):
         return
@@ -104,10 +104,11 @@ def _check_called(function: Callable[..., object], where: str, *, sends: bool) -
 
 
 def _check_returned(function: Callable[..., object], where: str) -> None:
-    """Raise `HandlerError` if it says that it returns messages. Without an annotation, each call is looked at."""
+    """Raise `HandlerError` if the function is annotated as returning messages, which nobody would publish. Without an
+    annotation, the answer of each call is looked at."""
     called = _called(function)
     if hasattr(called, "__wrapped__"):
-        return  # the annotation is that of the function below, of which the decorator may publish what it returns
+        return  # the annotation is that of the function below, whose messages the decorator may publish
     annotation = inspect.signature(called).return_annotation  # type: ignore[arg-type]  # it is called, so it has one
     if isinstance(annotation, str):
         try:
@@ -120,12 +121,12 @@ def _check_returned(function: Callable[..., object], where: str) -> None:
 
 
 def _has_message(annotation: object) -> bool:
-    """Whether it is what a handler that publishes may return: a message, or several."""
+    """Whether it is an annotation of what a handler that publishes may return: a message, or several."""
     kind = get_origin(annotation) or annotation
     if isinstance(kind, type) and issubclass(kind, Message):
         return True
     if kind is Annotated:
-        # The rest are remarks of any kind.
+        # The other arguments are metadata of any kind.
         return _has_message(get_args(annotation)[0])
     is_several = isinstance(kind, type) and issubclass(kind, Iterable) and not issubclass(kind, Mapping)
     return (is_several or kind is Union or kind is UnionType) and any(map(_has_message, get_args(annotation)))
@@ -146,8 +147,8 @@ def _make_plain_call(
 
 
 def _filled(function: Callable[..., _Answer], parameters: Parameters) -> Callable[[Message], _Answer]:
-    """The function, called with what its parameters ask for of a message. What it makes is for the caller to await or
-    iterate: a coroutine around it would cost every message one more."""
+    """The function, called with what its parameters take from a message. The caller awaits or iterates what it returns:
+    a coroutine around that would cost every message one more."""
     if len(parameters.positional) == 1 and not parameters.named:
         (fill,) = parameters.positional
         return lambda message: function(fill(message))
@@ -168,7 +169,7 @@ def _threaded(function: Callable[..., object], parameters: Parameters) -> Handle
 
 
 def _read_in_thread(function: Callable[..., object], parameters: Parameters, where: str) -> HandlerFunction:
-    """As `_threaded`, with a lazy answer read on the thread too, as long as the attempt is not given up."""
+    """Like `_threaded`, but a lazy answer is read on the thread too, until the attempt is given up."""
 
     async def call(message: Message) -> object:
         positional, named = parameters.fill(message)
@@ -185,7 +186,7 @@ def _read_in_thread(function: Callable[..., object], parameters: Parameters, whe
 
 def _copies(answer: Iterator[object], where: str, given_up: Event) -> Iterator[Message]:
     for each in answer:
-        # Else an answer without an end would keep the thread and the key, and fill the memory.
+        # Otherwise an answer without an end would keep the thread and the key, and fill the memory.
         if given_up.is_set():
             return
         # Copied as it comes: the function may change the same object to make the next.
@@ -193,7 +194,8 @@ def _copies(answer: Iterator[object], where: str, given_up: Event) -> Iterator[M
 
 
 def _looked_at(call: HandlerFunction, where: str, *, works_on: bool = False) -> HandlerFunction:
-    """The call, with an answer that has not run refused, as no caller checks. `works_on`: it may be still at work."""
+    """The call, refusing an answer that has yet to run, as the callers of this do not check. `works_on`: the answer may
+    be work that is still going on."""
 
     async def call_and_look(message: Message) -> None:
         answer = await call(message)

@@ -1,4 +1,4 @@
-"""When the attempts of a message end, and what follows: the settings, overridden by a handler's own arguments."""
+"""Decides when the attempts of a message end, and what follows: by the settings and a handler's own arguments."""
 
 import asyncio
 import builtins
@@ -20,7 +20,7 @@ from lbg_runtime.runtime.runners.failure_report import leaves
 ExceptionTypes = tuple[type[BaseException], ...]
 
 _NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
-"""Failures that say more about the moment than about the message; terminal only if listed."""
+"""Failures that say more about the moment than about the message; terminal only if they are listed."""
 
 
 class FailureArguments(TypedDict, total=False):
@@ -28,11 +28,11 @@ class FailureArguments(TypedDict, total=False):
 
     attempts: int | Literal["unlimited"]
     timeout: str
-    """Of one attempt: `30s`."""
+    """The longest time of one attempt: `30s`."""
     backoff: tuple[str, str]
     """First and longest wait before the next attempt: `("100ms", "30s")`."""
     retriable: Iterable[type[Exception]]
-    """If there are any, all others are terminal."""
+    """If any are given, all other errors are terminal."""
     terminal: Iterable[type[Exception]]
     """These end the attempts at once."""
     then: Literal["error_queue", "dmq", "park", "stop"]
@@ -41,7 +41,7 @@ class FailureArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FailureOptions:
-    """What a handler's decorator says; the rest comes from the settings."""
+    """What a handler's decorator says about failures; the settings say the rest."""
 
     given: FailureSettings = field(default_factory=FailureSettings)
     """Only the fields that are set count."""
@@ -61,7 +61,8 @@ class FailurePolicy:
     retriable: ExceptionTypes
     terminal: ExceptionTypes
     then: Then | None
-    """None only if `attempts` is None too: then not even a terminal failure ends them."""
+    """What follows the last attempt. None only if `attempts` is None too: then not even a terminal failure ends
+    them."""
     has_receipt: bool = False
     """Whether the handler settles by a receipt: it may have returned long before an attempt is overdue."""
 
@@ -80,7 +81,7 @@ class FailurePolicy:
     def delay_ms(self, attempts: int, failure: BaseException, random: RandomSource) -> int:
         """The wait before the attempt after this one."""
         if self.is_terminal(failure):
-            # Nothing ends it, so it is tried as rarely as possible.
+            # Nothing ends the attempts, so make them as rare as possible.
             return self.backoff.maximum_ms
         return doubled_ms(self.backoff.initial_ms, self.backoff.maximum_ms, attempts, random)
 
@@ -91,13 +92,13 @@ class FailurePolicy:
     def is_terminal(self, failure: BaseException) -> bool:
         """Whether no further attempt can help. Of the listed types, the first in the failure's MRO decides.
 
-        A group of exceptions, as a task group raises it, is terminal if one of its leaves is; unless a type of its own
-        is listed.
+        A group of exceptions, such as a task group raises, is terminal if one of its leaves is; but if a type of groups
+        is listed, that decides.
         """
         is_group = issubclass(type(failure), BaseExceptionGroup)
         for kind in type(failure).__mro__:
             if is_group and kind is Exception:
-                # What is said of every exception is said of its leaves.
+                # A listed type that every exception has decides about the leaves, not the group.
                 break
             if kind in self.terminal:
                 return True
@@ -121,7 +122,7 @@ def make_policy(
         if "attempts" in given.model_fields_set:
             raise HandlerError(where, "no `then`, nor failure.then in the settings", expected)
         raise ConfigError("failure.then", "not set", expected)
-    # Both or none of the settings' lists: a mixture would say something that nobody wrote.
+    # Either both lists of the settings or none: a mixture would say something that nobody wrote.
     retriable, terminal = options.retriable, options.terminal
     if not retriable and not terminal:
         retriable = tuple(_exception(name, "failure.retriable") for name in failure.retriable)
@@ -137,7 +138,7 @@ def make_policy(
 def read_arguments(said: FailureArguments, where: str, beside: tuple[str, ...]) -> FailureOptions:
     """Parse a decorator's arguments, which are written as in the settings. Raises `HandlerError`.
 
-    `beside` names what else the decorator takes, for who mistypes that.
+    `beside` names what else the decorator takes, for the error about a mistyped name.
     """
     values: dict[str, object] = {**said}
     retriable = _types(values.pop("retriable", ()), "retriable", where)

@@ -1,15 +1,16 @@
 """Calls a handler module's hooks when a queue comes or goes: one assignment for each epoch that became active.
 
-Promises, for each queue and epoch: `on_assigned` once, before the first message of the epoch is asked for; then
-`on_drain` at most once, when the flow begins to be given up in good order; then `on_revoked` once, after the last
-handling of the epoch has ended and its flow is unbound or lost. Never two at a time for a queue, and all of an epoch
-before `on_assigned` of the next. A flow that never became active, such as one that hops, calls no hooks. If a hand-back
-is given up, its `on_drain` is not taken back: the queue is handled as before, and `on_revoked` follows some day.
+Guaranteed for each queue and epoch: `on_assigned` is called once, before the first message of the epoch is asked for;
+then `on_drain` at most once, when the flow begins to be given up in good order; then `on_revoked` once, after the last
+handling of the epoch has ended and its flow is unbound or lost. Never two hooks run at a time for a queue, and all of
+an epoch end before `on_assigned` of the next. A flow that never became active, such as one that hops, calls no hooks.
+If a hand-back is given up, its `on_drain` is not taken back: the queue is handled as before, and `on_revoked` follows
+when it goes.
 
-Hooks play no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and considered
-done: a queue that nobody handles because a cache could not be filled is worse than one handled without the cache. For
-the same reason `on_assigned` waits no longer than that for the end of the previous epoch, if its flow was lost and a
-handler still runs. Draining and unbinding wait for no hook; the end of a member waits for them, within the bounds of
+Hooks play no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and counts as
+done: it is better to handle a queue without a cache than not at all because the cache could not be filled. For the same
+reason, if the flow of the previous epoch was lost and a handler still runs, `on_assigned` waits no longer than that for
+the end of that epoch. Draining and unbinding wait for no hook; the end of a member waits for them, within the bounds of
 its leaving. A process that dies, or is cut short at those bounds, calls nothing. A hook that swallows its cancellation
 is waited for: its queue is not handled meanwhile.
 """
@@ -30,7 +31,7 @@ from lbg_runtime.runtime.runners.handling import refuse_unrun
 _log = structlog.get_logger(__name__)
 
 HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
-"""Called when a queue comes or goes; what it raises is logged, and so is an answer that nobody has awaited."""
+"""Called when a queue comes or goes. What it raises is logged, and so is an answer that should have been awaited."""
 
 
 _AS_EPOCH = (Epoch, int, "Epoch", "int")
@@ -83,10 +84,10 @@ class _Assignment:
         self._before = before
         self._is_draining = False
         self._given_up = asyncio.Event()
-        """The epoch drains or is over."""
+        """Set when the epoch drains or is over."""
         self._over = asyncio.Event()
         self._told = asyncio.Event()
-        """All hooks of the epoch have been called."""
+        """Set when all hooks of the epoch have been called."""
 
     def drain(self) -> None:
         """Note that the flow is being given up in good order. Idempotent."""
@@ -105,7 +106,7 @@ class _Assignment:
             await hooks.call(HookKind.ASSIGNED, self.epoch)
             self.is_begun = True
             on_begun()
-            # No bound: an owner remains one until its flow goes, and its handlers are waited for as the laws say.
+            # No bound: a member owns the queue until its flow goes, and handlers are waited for as the laws say.
             await self._given_up.wait()
             if self._is_draining:
                 await hooks.call(HookKind.DRAIN, self.epoch)
@@ -129,7 +130,7 @@ class _Assignment:
 
 
 class QueueHooks:
-    """The hooks of a member for one queue, whose flow runner reports what becomes of each epoch."""
+    """The hooks of a member for one queue; the queue's flow runner reports what becomes of each epoch."""
 
     def __init__(self, hooks: tuple[Hook, ...], queue: QueueName, timeout_ms: int) -> None:
         self.queue = queue
@@ -141,7 +142,7 @@ class QueueHooks:
         self._newest: _Assignment | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any; without, nothing need be reported."""
+        """Whether there are any hooks; if not, nothing need be reported."""
         return bool(self._hooks)
 
     def open_for(self, epoch: Epoch, children: asyncio.TaskGroup, on_open: Callable[[], None]) -> bool:
@@ -155,7 +156,7 @@ class QueueHooks:
         return assignment.is_begun
 
     def count(self, epoch: Epoch, change: int) -> None:
-        """Note how many more deliveries of the epoch are dispatched and have not ended."""
+        """Change the number of deliveries of the epoch that are dispatched and have not ended."""
         if (assignment := self._assignments.get(epoch)) is not None:
             assignment.unanswered += change
 
@@ -165,7 +166,7 @@ class QueueHooks:
             assignment.drain()
 
     def end_all_but(self, bound: Epoch | None) -> None:
-        """End the assignments of which nothing is being handled, but for that of the epoch that has a flow."""
+        """End all assignments of which nothing is being handled, except that of the epoch that has a flow."""
         for epoch, assignment in list(self._assignments.items()):
             if epoch != bound and not assignment.unanswered:
                 assignment.end()
@@ -181,7 +182,7 @@ class QueueHooks:
 
     async def _call(self, hook: Hook, epoch: Epoch) -> None:
         deadline = asyncio.timeout(self.timeout_s)
-        # In a task of its own: a cancellation that a hook, or a task group in it, leaves behind must not pass for ours.
+        # In a task of its own: a cancellation that a hook, or a task group in it, leaves behind must not seem ours.
         call = asyncio.create_task(self._call_within(deadline, hook, epoch))
         is_cancelled = False
         while not call.done():

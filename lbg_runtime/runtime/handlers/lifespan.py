@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from lbg_runtime.model.errors import HandlerError, LbgError
 
 LifespanFunction = Callable[[], AsyncIterator[object]]
-"""An async generator function that yields once: the value that handlers get as `State[...]`, or nothing."""
+"""An async generator function that yields once: nothing, or the value that handlers get as `State[...]`."""
 
 
 class LifespanFailed(LbgError):
-    """A lifespan has cancelled its member: by what it has around its `yield` (a task group, a timeout), or by a
-    cancellation of its own that it let through."""
+    """A lifespan has cancelled its member: by a context around its `yield` (a task group, a timeout), or by a
+    cancellation of its own that it did not catch."""
 
     def __init__(self) -> None:
         super().__init__(

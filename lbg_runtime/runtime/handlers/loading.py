@@ -12,7 +12,7 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.failure_report import error_text
 
 _MISUSED = re.compile(r"^Handlers\.|'_registering'$")
-"""What Python says of a decorator of the class itself, and of one that is called where it must not be."""
+"""Python's errors for a decorator of the class instead of an object, and for one that has `()` and must not have it."""
 
 _MODULE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
@@ -24,7 +24,7 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
         module = _import(name)
         here = [value for value in vars(module).values() if isinstance(value, Handlers)]
         if not here:
-            # Which file that is: another one may have the same name, such as `queue` of the standard library.
+            # Say which file it is: another module may have the same name, such as `queue` of the standard library.
             folder = "a folder without __init__.py" if hasattr(module, "__path__") else "built in"
             found_in = f"no Handlers object in the module ({getattr(module, '__file__', None) or folder})"
             raise HandlerError(f"handlers: {name}", found_in, "`handlers = Handlers()` there")
@@ -32,7 +32,7 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
         found |= dict.fromkeys(here)
     joined = Handlers()
     for handlers in found:
-        # A module that includes another one's object may have a name for that, too.
+        # A module that includes another module's object may have a name for that object, too.
         if not any(other.has_included(handlers) for other in found):
             joined.include(handlers)
     joined.check_bodies()
@@ -59,7 +59,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _place_of(error: BaseException, name: str) -> str:
-    """Where in the user's module it happened, if it happened there: ` (file:line)`."""
+    """Where in the user's module the error happened, if it did: ` (file:line)`."""
     if isinstance(error, SyntaxError):
         return ""  # its text has the place
     frames = traceback.extract_tb(error.__traceback__)

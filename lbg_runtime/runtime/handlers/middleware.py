@@ -15,7 +15,7 @@ Proceed = Callable[[Message], Awaitable[object]]
 """What a middleware calls: returns when the handler has returned, raises what the attempt failed with."""
 
 MiddlewareFunction = Callable[..., Awaitable[object]]
-"""Async; takes the message, a `Proceed`, and what else its annotations ask for, like a handler."""
+"""An async function; takes the message, a `Proceed`, and what else its annotations ask for, like a handler."""
 
 _EXPECTED = "the message, what to call with it, and an annotation for each of the others"
 
@@ -32,7 +32,7 @@ class Middleware:
     """`module:function (file:line)`, for messages to the user."""
     extra: tuple[tuple[str, Fill], ...]
     states: tuple[type, ...]
-    """Types that lifespans have to yield for it."""
+    """The types that lifespans must yield for it."""
 
 
 def make_middleware(function: Callable[..., object], where: str) -> Middleware:
@@ -44,7 +44,7 @@ def make_middleware(function: Callable[..., object], where: str) -> Middleware:
     first = parameters[:2]
     if len(first) < 2 or any(each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in first):
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
-    # The first two go by their place; as text they may be names that only type checkers know.
+    # The first two parameters go by their place. Their annotations may be texts that only type checkers can resolve.
     if first[0].annotation in (Proceed, "Proceed") or first[1].annotation in (Message, "Message"):
         raise HandlerError(where, f"parameters {signature}", f"{_EXPECTED}, in this order")
     fills, states = read_fills(function, parameters[2:], where)
@@ -93,11 +93,11 @@ class _Turn:
         self._ended: asyncio.Event | None = None
         self.is_running = False
         self.is_over = False
-        """The middleware has ended."""
+        """Whether the middleware has ended."""
 
     async def proceed(self, message: Message) -> object:
         if self._is_called:
-            # The handler would run twice in one attempt, or two attempts at once.
+            # Otherwise the handler would run twice in one attempt, or in two attempts at once.
             raise MiddlewareMisused(f"{self._where} calls its handler a second time")
         if self.is_over:
             raise MiddlewareMisused(f"{self._where} calls its handler when its attempt is over")
@@ -106,13 +106,13 @@ class _Turn:
         self._is_called = self.is_running = True
         try:
             if not may_begin(CURRENT_HANDLING.get(None)):
-                # It has waited here, and another member may have the message by now.
+                # The middleware has waited, and another member may have the message by now.
                 await end_unbegun()
             if message is not self._given:
                 message = _in_place_of(self._given, message)
             self._answer = await self._call(message)
             if self._answer is not None:
-                # Here already, so that the middleware sees it fail.
+                # Refused here already, so that the middleware sees the failure.
                 refuse_unrun(self._answer)
         except BaseException as failure:
             self._failure = failure
@@ -124,7 +124,7 @@ class _Turn:
         return self._answer
 
     async def until_ended(self) -> None:
-        """Wait for the handler, which runs on in a task of the middleware although the middleware has ended.
+        """Wait for the handler if it still runs, in a task of the middleware, although the middleware has ended.
 
         Nothing may happen to a key while one of its messages is being handled (L2).
         """
@@ -154,8 +154,8 @@ class _Turn:
 
 
 def _in_place_of(given: Message, message: Message) -> Message:
-    """A middleware's own message, with what only the member knows of the one that it was given: a `Message` that is
-    made anew has no `is_first_of_key`, nor the key of its lane."""
+    """The message that a middleware passes on, with what only the member knows of the one it was given: a `Message` that
+    is made anew has no `is_first_of_key`, nor the key of its lane."""
     if given.key is not None and message.key != given.key:
         message = message.in_lane_of(given.key)
     if message.is_first_of_key != given.is_first_of_key:

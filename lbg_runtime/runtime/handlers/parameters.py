@@ -1,4 +1,4 @@
-"""What a handler's parameters are filled with, determined from their annotations at registration."""
+"""Determines from the annotations of a handler's parameters, at registration, what each is filled with."""
 
 import builtins
 import inspect
@@ -37,8 +37,9 @@ _EXPECTED = "exactly one parameter, the message, or an annotation for each"
 _KNOWN = "Message, Delivery, Receipt, bytes, str, what pydantic can read, a structlog logger, or State[...]"
 
 _OURS = (Message, Delivery, Headers, Receipt, Batch)
-"""Parameters by themselves, or part of one. Pydantic would read the first three, as they are dataclasses: it would
-refuse every payload as one of the first two, and find no headers in whatever JSON it reads as the third."""
+"""Types of ours that a parameter may have, and that are no bodies, not even as part of one. Pydantic would take the
+first three, which are dataclasses, for bodies: it would refuse every payload as one of the first two, and find no
+headers in whatever JSON it reads as the third."""
 
 _LOGGERS = (FilteringBoundLogger, BindableLogger)
 
@@ -50,15 +51,15 @@ class Parameters:
     positional: tuple[Fill, ...]
     named: tuple[tuple[str, Fill], ...]
     is_plain: bool
-    """It takes the message and nothing else, so it can be called as it is."""
+    """Whether it takes the message and nothing else, so that it can be called as it is."""
     body: object = None
     """The annotation that the payload is decoded for; None if it is not decoded."""
     states: tuple[type, ...] = ()
-    """Types that lifespans have to yield for it."""
+    """The types that lifespans must yield for it."""
     has_receipt: bool = False
-    """It settles its message itself."""
+    """Whether it settles its message itself."""
     has_batch: bool = False
-    """It takes a batch; `body` is then that of each of its messages."""
+    """Whether it takes a batch; `body` is then the annotation for each of its messages."""
 
     def fill(self, message: Message) -> tuple[list[object], dict[str, object]]:
         """The arguments; raises `BodyRefused`."""
@@ -66,13 +67,14 @@ class Parameters:
 
 
 def read_parameters(function: Callable[..., object], where: str) -> Parameters:
-    """How a function is called. Raises `HandlerError` for an unknown parameter. Those with a default keep it."""
+    """How a function is called. A parameter with a default keeps it. Raises `HandlerError` for any other parameter that
+    is not understood."""
     if isinstance(function, type):
         raise HandlerError(where, "a class", "a function, or an object of the class")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # It cannot be called, or is built in and does not say how.
+        # It cannot be called, or is built in and has no signature.
         raise HandlerError(where, "no parameters that can be read", _EXPECTED) from None
     wanted = [each for each in signature.parameters.values() if _is_filled(each)]
     annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
@@ -84,7 +86,7 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     if unnamed and any(annotation is Message for annotation in annotations.values()):
-        # Nobody wants it twice: the one without an annotation was meant for something else.
+        # Nobody wants the message twice: the parameter without an annotation was meant for something else.
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     reader = _Reader(function, where)
     positional: list[Fill] = []
@@ -197,11 +199,12 @@ def _is_filled(parameter: inspect.Parameter) -> bool:
 
 
 def evaluated(annotation: str, function: Callable[..., object]) -> object:
-    """What an annotation of the function stands for; raises whatever it raises: perhaps only type checkers know it."""
+    """What a text that annotates the function stands for; raises whatever its evaluation raises, as perhaps only type
+    checkers know its names."""
     target = innermost(function)
     module = sys.modules.get(getattr(target, "__module__", ""))
     names = getattr(target, "__globals__", None) or vars(module or builtins)
-    # As `inspect` does for a whole signature, which fails as a whole if one of its names is missing.
+    # As `inspect` does, but that does it for a whole signature, and fails if a single name is missing.
     return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
 
 
@@ -226,7 +229,7 @@ def _parts(annotation: object) -> Iterator[object]:
 
 
 def _is_ours(annotation: object) -> bool:
-    """Whether it is nothing that a payload holds: one of our types, or a function."""
+    """Whether it is an annotation of nothing that a payload holds: one of our types, or a function."""
     kind = get_origin(annotation) or annotation
     if kind is Callable or _is_state(annotation):
         return True
@@ -234,7 +237,7 @@ def _is_ours(annotation: object) -> bool:
 
 
 def _has_instances(kind: object) -> TypeGuard[type]:
-    """Whether `isinstance` takes it; it takes no typed dictionary, nor most protocols."""
+    """Whether `isinstance` accepts it as a type; it does not accept typed dictionaries, nor most protocols."""
     try:
         isinstance(None, kind)  # type: ignore[arg-type]  # that is the question
     except TypeError:

@@ -1,6 +1,6 @@
-"""Handlers that answer with messages: the input is settled when the broker has confirmed all of them.
+"""Handlers that answer with messages to publish: the input is settled when the broker has confirmed all of these.
 
-They are published one by one, or in a local transaction if the handler asks for it.
+The messages are published one by one, or in a local transaction if the handler asks for it.
 """
 
 import asyncio
@@ -18,22 +18,23 @@ from lbg_runtime.runtime.runners.handling import HandlerFunction, unrun_failure
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
 
 MAX_UNCONFIRMED = 256
-"""Messages of one attempt; with that many unconfirmed, the handler is not asked for more."""
+"""How many messages of one attempt may be unconfirmed; with that many, the handler is not asked for more."""
 
 
 class Sending(Protocol):
     """The messages of one attempt, sent in the order of the calls."""
 
     async def send(self, message: object) -> None:
-        """Take one. Raises `TerminalFailure` if it is no message or one too many, `PublishFailed` for any before it."""
+        """Take a message to send. Raises `TerminalFailure` if it is no message or one too many, `PublishFailed` if an
+        earlier one has failed."""
         ...
 
     async def all(self) -> None:
-        """Return when the broker has all of them; raises `PublishFailed`."""
+        """Return when the broker has all messages; raises `PublishFailed`."""
         ...
 
     def forget(self) -> None:
-        """End the attempt: nobody asks any more what becomes of messages that are not confirmed."""
+        """End the attempt: nobody cares any more what becomes of messages that are not confirmed."""
         ...
 
 
@@ -138,7 +139,7 @@ def _messenger() -> Messenger:
 
 
 def _to_send(message: object, where: str) -> Message:
-    """As `own_copy`; if spans are made, with the context of the handler's."""
+    """Like `own_copy`; if spans are made, the copy has the trace context of the handler's span."""
     own, spans = own_copy(message, where), RESOURCES.get().spans
     return own if spans is None else spans.continued(own)
 
@@ -146,15 +147,15 @@ def _to_send(message: object, where: str) -> Message:
 def own_copy(message: object, where: str) -> Message:
     """A copy to be sent, which shares nothing that the handler could still change.
 
-    Raises `TerminalFailure` if it is not a message, or one that cannot be copied. Whether the copy can be sent, the
-    transport says (`MessageUnsendable`), which reads all of it anyway.
+    Raises `TerminalFailure` if it is not a message, or one that cannot be copied. Whether the copy can be sent is left
+    to the transport (`MessageUnsendable`), which reads all of it anyway.
     """
     if not isinstance(message, Message):
         raise _no_message(message, where)
     try:
         payload = as_payload(message.payload)
-        # It may have the input's properties without being a copy of the input: guards and parking would take it for
-        # one.
+        # Without the token: it may have the input's properties without being a copy of the input, and guards and
+        # parking would take it for one.
         own = message.without_token()
     except (TypeError, AttributeError):
         raise TerminalFailure(f"{where}: {fault_of(message)}") from None
@@ -169,7 +170,7 @@ def _several(result: object, where: str) -> Iterable[object]:
         return ()
     if isinstance(result, Message):
         return (result,)
-    # A future is iterable, but that gives nothing.
+    # A future is iterable, but to iterate it gives nothing.
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | Awaitable):
         return result
     raise _no_message(result, where)

@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ReceiptFailed(Exception):
-    """The failure of a message that was failed without an exception."""
+    """The failure of a message whose receipt was failed without an exception."""
 
 
 class Receipt:
@@ -32,7 +32,7 @@ class Receipt:
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[None] = self._loop.create_future()
         self.handling = CURRENT_HANDLING.get()
-        """For the runtime: what it settles."""
+        """For the runtime: the handling that it settles."""
         self._counts = RESOURCES.get().counts
         self._attempt = self.handling.attempts
         self._is_over = False
@@ -46,7 +46,7 @@ class Receipt:
         self._on_loop(error if isinstance(error, BaseException) else ReceiptFailed(error))
 
     def settle(self, failure: BaseException | str | None = None) -> None:
-        """`fail` if there is a failure, else `accept`: for callbacks that may get one."""
+        """`fail` if there is a failure, else `accept`: for callbacks that get a failure or None."""
         if failure is None:
             self._on_loop(None)
         else:
@@ -71,7 +71,8 @@ class Receipt:
     def _on_loop(self, error: BaseException | None) -> None:
         error = None if error is None else plain(error)
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
-            # A future does not take the first; the others would end the task that waits, though only an attempt failed.
+            # A future does not take the first of these; the others would end the waiting task, though only an attempt
+            # has failed.
             error = ReceiptFailed(error_text(error))
         try:
             is_here = asyncio.get_running_loop() is self._loop
@@ -102,7 +103,7 @@ CURRENT_RECEIPT: ContextVar[Receipt] = ContextVar("CURRENT_RECEIPT")
 
 
 def settled_by_receipt(call: HandlerFunction) -> HandlerFunction:
-    """A handler that returns when its message is settled; if it raises, the attempt ends with that."""
+    """A handler that returns when its message is settled; if `call` raises, the attempt ends with that."""
 
     async def call_and_wait(message: Message) -> None:
         receipt = Receipt(message)

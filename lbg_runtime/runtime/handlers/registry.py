@@ -1,4 +1,4 @@
-"""Registers which function handles which topic, and what else a module of handlers says."""
+"""`Handlers`, with which a user's modules register functions: handlers by topic, hooks, lifespans and middleware."""
 
 import copy
 import inspect
@@ -45,7 +45,7 @@ class Handler:
     text: str = ""
     """The function's docstring."""
     publishes: bool = False
-    """What it returns or yields is published."""
+    """Whether what it returns or yields is published."""
     middleware: tuple[Middleware, ...] = ()
     """The middleware around it, outermost first, without that of the `Handlers` it is in."""
 
@@ -65,7 +65,7 @@ class Handlers:
         self._included: list[Handlers] = []
         self._is_included = False
         self.states_from = "a lifespan that yields one"
-        """Where handlers get their states from, for who asks for one that is missing."""
+        """Where handlers get their states from, for the error about one that is missing."""
 
     def handler(
         self,
@@ -78,8 +78,8 @@ class Handlers:
 
         It is called with what its annotations ask for: the `Message`, its decoded body, a logger, `State[...]`, or a
         `Receipt` to settle the message with. If it is not `async`, it is called on a thread. What it returns is
-        ignored, but if that has yet to be awaited or read, or is a message that nobody publishes, the attempt has
-        failed, terminally.
+        ignored; but if that is something still to be awaited or read, or a message that nobody publishes, the attempt
+        has failed, terminally.
 
         `publishes`: the `Message` or messages that it returns are published, and the input is settled when that is
         confirmed; a handler that yields messages always does this. `transacted`: they are published in a local
@@ -103,19 +103,20 @@ class Handlers:
 
         It is called before the first message of the epoch is asked for, so it is the place to load what handling needs.
         Handling waits for it at most for `failure.timeout`; if it takes longer or raises, that is logged and handling
-        begins without it. `runtime/handlers/hooks.py` has all promises. Raises `HandlerError` if it cannot be a hook.
+        begins without it. `runtime/handlers/hooks.py` says all that is guaranteed. Raises `HandlerError` if the
+        function cannot be a hook.
         """
         return self._add_hook(HookKind.ASSIGNED, function)
 
     def on_drain(self, function: _Hook) -> _Hook:
-        """The same, when the member begins to give the queue up in good order: hand-back, rebind, stop.
+        """Like `on_assigned`, when the member begins to give the queue up in good order: hand-back, rebind, stop.
 
         What is in flight is still handled and settled meanwhile. Not called if the flow is lost.
         """
         return self._add_hook(HookKind.DRAIN, function)
 
     def on_revoked(self, function: _Hook) -> _Hook:
-        """The same, after the last handling of the epoch has ended and its flow is unbound or lost."""
+        """Like `on_assigned`, after the last handling of the epoch has ended and its flow is unbound or lost."""
         return self._add_hook(HookKind.REVOKED, function)
 
     def lifespan(self, function: _Lifespan) -> _Lifespan:
@@ -179,8 +180,8 @@ class Handlers:
     def assembled(self) -> "Handlers":
         """A copy in which every handler function is wrapped in its middleware, and no middleware is left.
 
-        For when everything is registered, in a member that begins. Raises `HandlerError` for a body that can never be
-        read; logs topics that are probably not meant.
+        Called when a member begins, so that everything is registered. Raises `HandlerError` for a body that can never
+        be read; logs topics that are probably not meant.
         """
         self.check_bodies()
         for warning in mqtt_warnings(self):
@@ -233,7 +234,7 @@ class Handlers:
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
-        """What the handlers take, to tell whoever has sent something else."""
+        """The subscriptions of all handlers, for the error about a topic that none takes."""
         return tuple(self._handlers)
 
     def __iter__(self) -> Iterator[Handler]:

@@ -52,13 +52,13 @@ class MemberResources:
         self._thread_count = thread_count
         self._thread_names = count()
         self._idle: list[ThreadPoolExecutor] = []
-        """Each has one thread."""
+        """Executors with one thread each."""
 
     @asynccontextmanager
     async def entered(self, lifespans: Iterable[Lifespan]) -> AsyncIterator[None]:
-        """Enter every lifespan, in order, leave them in reverse, and be in `RESOURCES` meanwhile.
+        """Enter every lifespan in order, and leave them in reverse; between, `RESOURCES` is this.
 
-        Raises `HandlerError` if one does not reach its `yield`. What one raises after that is logged.
+        Raises `HandlerError` if a lifespan does not reach its `yield`. What it raises after that is logged.
         """
         token = RESOURCES.set(self)
         try:
@@ -72,7 +72,7 @@ class MemberResources:
                 yield
         finally:
             RESOURCES.reset(token)
-            # A thread that a handler still uses ends when it is given back.
+            # A thread that a handler still uses is ended when the handler gives it back.
             if self._thread_count is not None:
                 self._thread_count = 0
             while self._idle:
@@ -81,7 +81,7 @@ class MemberResources:
     def state(self, kind: type[_Kind]) -> _Kind:
         """The value of this type that a lifespan yielded; raises `InvariantViolated` if there is none.
 
-        `check_states` has seen to it that there is one, and no other.
+        `check_states` has made sure that there is exactly one.
         """
         found = self._found.get(kind)
         if found is None:
@@ -104,8 +104,8 @@ class MemberResources:
     def take_thread(self) -> ThreadPoolExecutor | None:
         """An idle thread for a call that would block the loop, so that no call waits behind one that hangs.
 
-        Their number is bounded by the callers: runners, batches, and replacements of those that hang. None: one of the
-        loop's own. Give it back when the call has ended.
+        The number of threads is bounded by the callers: runners, batches, and replacements of those that hang. None
+        stands for a thread of the loop's own. Give it back when the call has ended.
         """
         if self._thread_count is None:
             return None
@@ -125,15 +125,16 @@ class MemberResources:
 
 
 RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberResources())  # noqa: B039 - of nobody
-"""Those of the member whose handler runs. Outside a member: no state, no way to publish, and the loop's threads."""
+"""The resources of the member whose handler runs. Outside a member: no state, no way to publish, the loop's threads."""
 
 
 async def call_in_thread(call: Callable[[], _Answer], give_up: Callable[[], object] | None = None) -> _Answer:
     """Run `call` on a thread, where it cannot be interrupted, and return its answer.
 
-    When cancelled, the call is not begun; if it has begun, its end is waited for before the cancellation is raised: the
-    canceller of a handler may assume that its key is free once the handler has ended (L2). Then `give_up` is called,
-    perhaps more than once, on the loop: nobody wants the answer any more, and a call that can end early may do so.
+    If this is cancelled before the call has begun, the call is not made. If it has begun, its end is waited for before
+    the cancellation is raised, as the key of a handler must be free once the handler has ended (L2). Meanwhile
+    `give_up` is called on the loop, perhaps more than once: nobody wants the answer any more, so a call that can end
+    early may do so.
     """
     loop = asyncio.get_running_loop()
     work = _Work(call)
@@ -150,13 +151,13 @@ async def call_in_thread(call: Callable[[], _Answer], give_up: Callable[[], obje
         except asyncio.CancelledError:
             is_cancelled = True
             if work.abandon():
-                # It will be found abandoned when its turn comes.
+                # When the thread comes to it, it finds the call abandoned, and makes an exception of that.
                 answer.add_done_callback(asyncio.Future.exception)
                 raise
             if give_up is not None:
                 give_up()
     if is_cancelled:
-        answer.exception()  # looked at, so that nobody reports it
+        answer.exception()  # retrieved, so that asyncio does not report it
         raise asyncio.CancelledError
     return answer.result()
 
@@ -180,7 +181,7 @@ class _Work(Generic[_Answer]):
             raise RuntimeError("the call raised StopIteration") from error
 
     def abandon(self) -> bool:
-        """Abandon the call, unless it is made already; return whether it never will be."""
+        """Abandon the call, unless it was made already; return whether it was abandoned."""
         return self._take() is not None
 
     def _take(self) -> Callable[[], _Answer] | None:
@@ -203,7 +204,7 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     try:
         yield state
     finally:
-        # One that is under way is raised behind this anyway.
+        # A cancellation that is under way by now is raised after this anyway.
         cancelled_before = task.cancelling() if task is not None else 0
         try:
             await context.__aexit__(None, None, None)
@@ -214,14 +215,15 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
 
 
 def _is_passed_on(error: BaseException, task: "asyncio.Task[object] | None", cancelled_before: int) -> bool:
-    """Whether a lifespan is not kept from raising this: it ends the process, or it is we who end the task."""
+    """Whether an error of a lifespan is raised and not logged: it ends the process, or is our own cancellation of the
+    task."""
     match error:
         case SystemExit() | KeyboardInterrupt():
             return True
         case GeneratorExit():
             return task is None or is_closed(task)
         case asyncio.CancelledError():
-            # Else it is that of a task which the user cancelled and awaited.
+            # Otherwise it comes from a task that the user cancelled and awaited.
             return task is not None and task.cancelling() > cancelled_before
         case _:
             return False

@@ -1,4 +1,4 @@
-"""What a full topic says about a message: who handles it, what follows a failure, and its place in the group."""
+"""From the full topic of a message to its handler, to what follows a failure, and to its place in the group."""
 
 from collections.abc import Iterable
 
@@ -16,14 +16,14 @@ from lbg_runtime.runtime.runners.attempts import AttemptWatches, RunningAttempts
 from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 MAX_ROUTES_REMEMBERED = 10_000
-"""Topics with a handler that is looked up only once; if there are more, they are looked up again now and then."""
+"""How many topics have their route remembered; if there are more, routes are looked up again now and then."""
 
 SETTINGS_PLACE = "failure"
-"""The place named for the policy of the settings."""
+"""What errors name as the place of the settings' policy."""
 
 
 class Route:
-    """Looked up once for each topic; an ordinary class with slots, because every message reads it."""
+    """The route of a topic, made once. An ordinary class with slots, because every message reads it."""
 
     __slots__ = ("attempts", "function", "policy", "shard", "topic")
 
@@ -33,7 +33,7 @@ class Route:
         self.function = function
         self.policy = policy
         self.attempts = attempts
-        """The attempts with the same timeout as those here."""
+        """The running attempts of the member that have the handler's timeout."""
         self.shard = shard
         """The shard of a hashed topic."""
         self.topic = topic
@@ -53,8 +53,8 @@ class Routes:
             each.subscription: make_policy(failure, each.failure, each.where, has_receipt=each.parameters.has_receipt)
             for each in handlers
         }
-        # Whatever the settings say, nothing ends the attempts: only the user can tell whether settings or publishers
-        # are wrong, and in a rolling update the next member may take the topic.
+        # For topics without a handler, nothing ends the attempts, whatever the settings say: only the user can tell
+        # whether settings or publishers are wrong, and in a rolling update the next member may take the topic.
         without_end = failure.model_copy(update={"attempts": None, "then": None})
         self._unwanted = make_policy(without_end, FailureOptions(), SETTINGS_PLACE)
         self.known: dict[str, Route] = {}
@@ -77,7 +77,7 @@ class Routes:
 
 
 def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePolicy]:
-    """Those of the handlers, and that of the settings, which prepare a member's queues even if no handler uses them.
+    """The policies of the handlers, and that of the settings, whose queues are prepared even if no handler uses it.
 
     Raises as `Routes` does.
     """

@@ -31,11 +31,11 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
                 is_redelivered=handling.delivery.redelivered,
                 overdue=overdue,
             ) as span:
-                # For lines about the attempt that are written after it.
+                # For log lines about the attempt that are written after it.
                 handling.span = span
                 answer = await handler.function(message)
                 if answer is not None:
-                    # Here too, so that the span shows it.
+                    # Refused here already, so that the span shows the failure.
                     refuse_unrun(answer, handler.where)
                 return answer
 

@@ -1,8 +1,8 @@
-"""Coroutines that were made and never awaited: work that somebody has forgotten, perhaps in a handler.
+"""Finds coroutines that were made and never awaited: work that somebody has forgotten, perhaps in a handler.
 
-Python tells of one when it is freed: mostly at once, in the line that made it, or where its function returns. No
-attempt is failed for it: what is part of a cycle is freed whenever the garbage collector comes by, perhaps while
-another message is handled, and nobody could say whose attempt it was.
+Python tells of such a coroutine when it is freed: mostly at once, in the line that made it, or where its function
+returns. No attempt fails because of it: a coroutine that is part of a cycle is freed whenever the garbage collector
+comes by, perhaps while another message is handled, and nobody could say whose attempt it was.
 """
 
 import gc
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 UNAWAITED_HOOK = "_warn_unawaited_coroutine"
-"""What Python calls with every one of them: internal, and the same in 3.11 to 3.14. Its warning is shown once
-for each line of code, and may be filtered away."""
+"""The function that Python calls with each such coroutine: internal, and the same in 3.11 to 3.14. Its own warning is
+shown once for each line of code, and may be filtered away."""
 
 _Hook = Callable[[Coroutine[object, object, object]], object]
 
@@ -33,15 +33,15 @@ class Unawaited:
 
 
 def tell_of_unawaited(tell: Callable[[Unawaited], object]) -> None:
-    """Have `tell` called for each, on any thread, in place of Python's warning; for the rest of the process."""
+    """From now on, have `tell` called for each, on any thread, in place of Python's warning."""
     setattr(warnings, UNAWAITED_HOOK, lambda coroutine: tell(_seen(coroutine)))
 
 
 @contextmanager
 def noticed(notice: Callable[[Unawaited], object]) -> Iterator[None]:
-    """Have `notice` called for each while the context lasts, but for those that only the garbage collector finds.
+    """While the context lasts, have `notice` called for each, except for those that only the garbage collector finds.
 
-    It is called in the context of what made the coroutine; after it comes what would have come without it.
+    It is called in the context of what made the coroutine, and before what would have been called without it.
     """
     before: _Hook = getattr(warnings, UNAWAITED_HOOK)
     is_collecting = False
@@ -68,7 +68,7 @@ def noticed(notice: Callable[[Unawaited], object]) -> Iterator[None]:
 
 
 def _warn(coroutine: Coroutine[object, object, object]) -> None:
-    """Warn as Python does, which would name our place as its caller's."""
+    """Warn in Python's words. Python itself would name our code as the place."""
     file, _, line = _seen(coroutine).place.rpartition(":")
     text = f"coroutine {_name(coroutine)!r} was never awaited"
     warnings.warn_explicit(text, RuntimeWarning, file, int(line), source=coroutine)

@@ -1,8 +1,9 @@
 """Copies of messages on their way to a parking queue: each has one number, however often it is sent.
 
-A confirm proves nothing there, so a copy that does not come is sent again, be it lost or only late. The owner counts a
-number once. The next owner cannot know that a second copy is of something done: so behind it there is an order to drop
-whatever else comes with this number, published when the message is gone from the parking queue.
+A confirm does not prove that a copy is in the parking queue, so a copy that does not come back is sent again, be it
+lost or only late. The owner counts a number once. The next owner could not know that a second copy is of a message that
+is done. So when a message that was sent twice is gone from the parking queue, an order is published to drop whatever
+else comes with its number.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from lbg_runtime.transport.base import Messenger
 _log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
-"""Between two tries to publish an order that the broker did not take."""
+"""The time between two tries to publish an order that the broker did not take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +36,10 @@ class Copy:
 
     number: int
     came: "asyncio.Future[bool]"
-    """True: it is in the parking queue, and counts. False: it was given up, and what was sent of it will not count."""
+    """Its result is True if the copy is in the parking queue and counts, False if it was given up, so that nothing that
+    was sent of it will count."""
     was_sent: bool = False
-    """It may be in the parking queue."""
+    """Whether it may be in the parking queue."""
 
     @property
     def has_come(self) -> bool:
@@ -57,7 +59,7 @@ class Copies:
         self._ledger = ledger
         self._by_handling: dict[Handling, Copy] = {}
         self._by_number: dict[int, Copy] = {}
-        """The same copies."""
+        """The same copies, by their numbers."""
 
     def of(self, handling: Handling, lane: LaneKey) -> Copy:
         """The copy of a message; made if it has none."""
@@ -73,13 +75,13 @@ class Copies:
         return copy is not None and copy.has_come
 
     def about_to_send(self, copy: Copy) -> None:
-        """Call this each time before a copy is sent."""
+        """Note that the copy is sent next; call it before each time."""
         if copy.was_sent:
             self._ledger.sent_again(copy.number)
         copy.was_sent = True
 
     def refused(self, handling: Handling) -> list[LedgerOrder]:
-        """Forget a copy that is nowhere and will not come; return the orders that follow."""
+        """Forget the copy of a message, which is nowhere and will not come; return the orders that follow."""
         copy = self.forget(handling)
         return [] if copy is None else self._ledger.park_refused(copy.number)
 
@@ -105,10 +107,10 @@ class Copies:
 
 
 class CopyDrops:
-    """Publishes orders to drop what else comes with a number; belongs to one stay, which calls it on the loop."""
+    """Publishes orders to drop whatever else comes with a number. One per stay, which calls it on the loop."""
 
     def __init__(self, parking: QueueName, session: Messenger, on_sent: Callable[[], None]) -> None:
-        """`on_sent` is called when none is left to send."""
+        """`on_sent` is called when no order is left to send."""
         self._parking = parking
         self._session = session
         self._on_sent = on_sent
@@ -136,8 +138,8 @@ class CopyDrops:
             self._sending.cancel()
 
     async def _send_all(self) -> None:
-        # Until all are sent, or cancelled at the end of the stay. One after another: if the broker takes none, that is
-        # told once, however many wait and for however long; once more when it takes them again.
+        # Ends when all are sent, or is cancelled at the end of the stay. One after another: if the broker takes none,
+        # the log says so once, however many wait and however long, and once more when it takes them again.
         refused_since_ms: int | None = None
         while self._asked:
             try:

@@ -1,7 +1,8 @@
 """The fence with which a stay at a parking queue begins: published until it comes back.
 
-Its confirm proves nothing: brokers confirm what no queue attracts, and a parking queue can be without its subscription
-for a while. So it is published again if it does not come. If it comes twice, the owner that reads it settles it.
+A confirm does not prove that it is in the queue: brokers confirm even messages that no queue attracts, and a parking
+queue can be without its subscription for a while. So it is published again if it does not come. If it comes twice, the
+owner that reads the second one settles that.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from lbg_runtime.transport.base import Messenger
 _log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
-"""Between two tries to publish a fence that the broker did not take."""
+"""The time between two tries to publish a fence that the broker did not take."""
 
 FENCE_PATIENCE_S = 10.0
 """Each time this passes without the fence, the log says what may be wrong, and the fence is published again."""
@@ -31,24 +32,24 @@ class StayFence:
     def __init__(
         self, queue: QueueName, parking: QueueName, epoch: Epoch, ledger: ParkingLedger, session: Messenger
     ) -> None:
-        """`queue`: the one whose messages are parked in `parking`."""
+        """`queue` is the queue whose messages are parked in `parking`."""
         self._queue = queue
         self._parking = parking
         self._epoch = epoch
         self._ledger = ledger
-        """It knows whose fence this is, and whether it has come."""
+        """Knows whose fence this is, and whether it has come."""
         self._session = session
         self._tasks: asyncio.TaskGroup | None = None
         self._sending: asyncio.Task[None] | None = None
-        """The newest publication; None until the queue is fed to us, before which no fence may be published."""
+        """The newest publication; None until the parking queue is fed to us, as no fence may be published before."""
         self._error: TransportError | None = None
         """Why the fence could not be published; None again once it was."""
         self.trouble: str | None = None
-        """Why the queue still waits for it, if it should have come by now."""
+        """Why the queue still waits for the fence; None unless the fence should have come by now."""
         self._timer = DeadlineTimer(self._has_not_come)
 
     def await_it(self) -> None:
-        """Report its absence from now on. Idempotent."""
+        """From now on, report that the fence has not come. Idempotent."""
         self._timer.set(now_ms() + int(FENCE_PATIENCE_S * 1_000))
 
     def publish(self, tasks: asyncio.TaskGroup) -> None:
@@ -56,7 +57,7 @@ class StayFence:
         if self._sending is not None:
             self._sending.cancel()
         else:
-            # That it was not fed is over.
+            # The trouble was that the parking queue was not fed to us; now it is.
             self.trouble = None
         self._tasks = tasks
         self._sending = tasks.create_task(self._send())
@@ -69,7 +70,7 @@ class StayFence:
             self._sending.cancel()
 
     async def _send(self) -> None:
-        # Until it is sent, or cancelled at the end of the stay: without it nothing is handled.
+        # Ends when the fence is sent, or is cancelled at the end of the stay: without a fence nothing is handled.
         fence = encode_entry(OwnerFence(self._ledger.owner), self._parking)
         while True:
             try:
@@ -78,7 +79,7 @@ class StayFence:
                 return
             except TransportError as error:
                 if self._error is None:
-                    # Once: as long as it lasts, `parking_queue_silent` has the reason.
+                    # Logged once; while it lasts, `parking_queue_silent` gives the reason.
                     reason = str(with_remedy(error))
                     _log.warning("parking_fence_not_sent", queue=self._queue, parking=self._parking, reason=reason)
                 self._error = with_remedy(error)

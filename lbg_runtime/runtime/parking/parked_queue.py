@@ -1,7 +1,7 @@
-"""Parking, as seen by the flow runner and the dispatcher of a queue: the stays at its parking queue, one after another.
+"""Parking, for the flow runner and the dispatcher of a queue: one stay after another at the queue's parking queue.
 
-A stay begins when a flow becomes active, before the first message of the epoch is asked for, and ends when the flow is
-given up. If the parking queue is lost in between, the flow is given up too, and everything begins afresh.
+A stay begins when the queue's flow becomes active, before the first message of the epoch is asked for, and ends when
+the flow is given up. If the parking queue is lost in between, the flow is given up too, and everything begins afresh.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 
 FOLLOWS = FailureReport(Then.PARK, 0, "", "")
-"""For a message that is parked because an earlier one of its key is, or that was parked already."""
+"""The report of a message that is parked because an earlier one of its key is, or that was parked already."""
 
 
 class ParkedQueue:
@@ -31,7 +31,7 @@ class ParkedQueue:
 
     def __init__(self, parking: QueueName, chance: RandomSource) -> None:
         self.parking = parking
-        """Name of the parking queue, and its topic."""
+        """The name of the parking queue, which is also its topic."""
         self._chance = chance
         self._ports: ParkingPorts | None = None
         self._stay: ParkingStay | None = None
@@ -49,7 +49,8 @@ class ParkedQueue:
     # -- for the flow runner, and for changes of its machine
 
     def open_for(self, epoch: Epoch, children: asyncio.TaskGroup, on_open: Callable[[], None]) -> bool:
-        """Whether everything parked is known in this epoch; if not, find it out, and then call `on_open`."""
+        """Whether everything parked is known in this epoch; if not, find it out in a task of `children`, and then call
+        `on_open`."""
         stay = self._stay
         if stay is None or stay.epoch != epoch:
             self._begin(epoch, children, on_open)
@@ -68,7 +69,8 @@ class ParkedQueue:
         children.create_task(self._run(stay))
 
     async def _run(self, stay: ParkingStay) -> None:
-        # One at a time, as the broker would not feed two binds of one member. No bound: an ended stay has its own.
+        # One stay at a time, as the broker would not feed two binds of one member. No bound: the end of a stay has its
+        # own.
         try:
             async with self._one_at_a_time:
                 await stay.run()
@@ -95,9 +97,9 @@ class ParkedQueue:
             self._stay.give_up()
 
     async def leave(self, epoch: Epoch) -> bool:
-        """Return when the parking queue of this epoch is given up: running replays are waited for, within bounds.
+        """Return when the parking queue of this epoch is given up; running replays are waited for, within bounds.
 
-        False: what was settled there may come again, as the broker has not answered.
+        Returns False if the broker has not answered, so that what was settled there may come again.
         """
         stay = self._stay
         if stay is None or stay.epoch != epoch:
@@ -123,7 +125,7 @@ class ParkedQueue:
         if self._stay is None:
             return Verdict.HANDLE
         if handling.end_report is not None and self._stay.has(handling):
-            # Its copy has come since the last try, and may have been replayed: `take` will know that it was parked.
+            # Its copy has come since the last try, and may even have been replayed: `take` will see that it was parked.
             return Verdict.PARK
         if self._stay.ledger.is_idle:
             return Verdict.HANDLE
@@ -143,8 +145,8 @@ class ParkedQueue:
         return self.parking
 
     def was_parked(self, handling: Handling) -> bool:
-        """Whether a message that ended without an outcome is or was in the parking queue nevertheless, and must be
-        accepted. True only once."""
+        """Whether a message that is about to end without an outcome is or was in the parking queue, so that it must be
+        accepted instead. True only once for a message."""
         stay = self._stay
         if stay is None or handling.end_report is None or not stay.has(handling):
             return False
@@ -154,7 +156,7 @@ class ParkedQueue:
     def finished(self, handling: Handling) -> None:
         """Take the end of a replay."""
         stay = self._stays.get(handling.epoch)
-        # If it outlived its stay, it comes again to the next owner.
+        # Without a stay, the replay has outlived it, and the message comes again to the next owner.
         if stay is not None:
             stay.finished(handling)
         if self._ports is not None:
@@ -164,7 +166,8 @@ class ParkedQueue:
 
     @property
     def wait(self) -> ParkingWait | None:
-        """Why this member does not know what is parked, though it owns the queue."""
+        """Why this member does not know what is parked although it owns the queue; None if it knows, or does not own
+        it."""
         if self._fed is None:
             return None
         if self._stay is None or self._stay.epoch != self._fed:
@@ -192,5 +195,5 @@ def lane_name(handling: Handling) -> LaneKey:
 
 def name_of_key(key: str) -> LaneKey:
     """The name of a key's lane in parking queues."""
-    # A property ends at a zero character. A key that is spelled like the result shares the lane: they wait together.
+    # A property ends at a zero character. A key that is spelled like the result shares the lane, which costs only time.
     return f"key {key}" if "\0" not in key else f"key {key}".replace("\0", "%00")

@@ -1,4 +1,4 @@
-"""What a member gives to its parking queues."""
+"""What a `ParkedQueue` and its stays get from the rest of their member."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,24 +12,25 @@ from lbg_runtime.runtime.session import Session
 
 @dataclass(frozen=True, slots=True)
 class ParkingPorts:
-    """What a parking queue needs from the rest of its member."""
+    """One per queue that has a parking queue; all functions are called on the loop."""
 
     queue: QueueName
-    """Whose messages are parked."""
+    """The queue whose messages are parked."""
     session: Session
     member: MemberId
     dispatch: Callable[[Delivery], object]
     """Handle a parked message; its end is reported to `ParkedQueue.finished`."""
     return_unstarted: Callable[[QueueName, Epoch, bool], None]
-    """The dispatcher's, with whether it keeps what may have been moved."""
+    """As `Dispatcher.return_unstarted`; the last argument is `keeps_moved`."""
     flush: Callable[[], "asyncio.Future[None]"]
-    """Done when all messages of the queue handled until now are settled, and the settlements are on their way."""
+    """Returns a future that is done when all messages of the queue that were handled by now are settled, and the
+    settlements are sent."""
     lost: Callable[[Epoch], None]
-    """The parking queue is lost: the flow of this epoch must be given up."""
+    """The parking queue is lost: give up the flow of this epoch."""
     replayed: Callable[[Handling, bool], None]
-    """Called when a parked message was handled, before it is settled, with whether it can be."""
+    """A parked message was handled; called before it is settled, with whether it can be settled."""
     ended: Callable[[Handling], None]
-    """Called when a replay has ended, in whatever way, after everything else."""
+    """A replay has ended, in whatever way; called after everything else."""
     is_restriping: Callable[[], bool]
     patience_s: float
     """How long to wait for running replays when the queue is given up."""

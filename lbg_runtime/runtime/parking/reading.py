@@ -1,10 +1,10 @@
-"""Reads a parking queue to an end that traffic cannot put off.
+"""Reads a parking queue from outside, to an end that traffic cannot put off.
 
-A broker does not say where a queue ends, and a parked key may be fed more often than any pause that a reader waits for.
-So a reader that has met no pause puts a mark into the queue. When that comes, everything that lay there when the
-reading began has come. A mark is a small filler (`room.py`) with a name of its own. It means nothing to an owner, which
-settles it at once, perhaps before the reader gets there; then a later mark ends the reading. Each mark is sent after
-twice the time: where nobody settles them, only a few are left.
+A broker does not say where a queue ends, and messages may be parked so often that a reader never meets a pause. So a
+reader that has met none puts a mark into the queue. When that comes, everything that was there when the reading began
+has come. A mark is a small filler (`room.py`) with a name of its own. It means nothing to an owner, which settles it at
+once, perhaps before the reader gets there; then a later mark ends the reading. The time between two marks doubles, so
+that only a few are left behind where nobody settles them.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.transport.base import Browser, Messenger
 
 QUIET_S = 1.0
-"""A browsed queue is assumed to end when nothing comes for this long."""
+"""A browsed queue counts as read to its end when nothing comes for this long."""
 
 FIRST_MARK_S = 2.0
-"""Without such a pause, the first mark is sent after this time."""
+"""If there was no such pause, the first mark is sent after this time."""
 
 LONGEST_S = 120.0
-"""A queue that is fed for ever and whose marks do not come is read for this long."""
+"""How long a queue is read that has no pause, and whose marks do not come."""
 
 
 class Lookout(Browser, Messenger, Protocol):
@@ -38,9 +38,9 @@ class Contents:
     """What lies in a parking queue."""
 
     messages: list[Message]
-    """In order; at least those that were there when the reading began, unless it was `cut`. Marks are among them."""
+    """In order, marks included. At least all that were there when the reading began, unless it was `cut`."""
     cut: str
-    """Why there may be more of them; empty if there are not."""
+    """Why some of those may be missing; empty if none is."""
 
 
 async def read_parking_queue(session: Lookout, queue: QueueName) -> Contents:
@@ -58,7 +58,7 @@ class _Reading:
     def __init__(self, session: Messenger, queue: QueueName) -> None:
         self._session = session
         self._queue = queue
-        # Another one for each reading: a mark that was left behind by an earlier one must not end this one.
+        # A new name for each reading: a mark that an earlier reading left behind must not end this one.
         self._mark = replace(encode_entry(RoomKept(1), queue), message_id=f"lbg-mark-{secrets.token_hex(8)}")
         self._refusal: TransportError | None = None
         self._is_overdue = False
@@ -75,13 +75,13 @@ class _Reading:
                     try:
                         await self._session.send(self._mark)
                     except TransportError as error:
-                        # It may succeed later, or the queue may be quiet; otherwise it is told at the end.
+                        # A later mark may be taken, or the queue may have a pause; otherwise this is told at the end.
                         self._refusal = error
         except TimeoutError:
             self._is_overdue = True
 
     def is_last(self, message: Message) -> bool:
-        """See `IsLast`; on another thread it only reads what the loop's thread has set."""
+        """See `IsLast`. Called on another thread, and only reads what the loop's thread has set."""
         if message.message_id == self._mark.message_id:
             return True
         if self._is_overdue:

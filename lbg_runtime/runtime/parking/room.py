@@ -1,13 +1,14 @@
-"""Room in a parking queue for what empties it: orders to unpark and drop, and the fence of its next owner.
+"""Keeps room in a parking queue for what empties it: orders to unpark and drop, and the fence of its next owner.
 
-No client can ask a broker how much of a queue's quota is left. So before adding to a parking queue, a client puts a
-filler there, which is settled when nothing more is under way: what was accepted next to it leaves as much room as it
-filled. A filler has no other meaning. If its sender left it behind, it is settled by the next owner that reads it,
-which for that need not have its own fence there.
+No client can ask a broker how much of a queue's quota is left. So before a client adds to a parking queue, it puts a
+filler there, which is settled when nothing more is under way: whatever was accepted beside the filler leaves as much
+room as that had taken. A filler has no other meaning. If its sender leaves it behind, the next owner that reads it
+settles it, even before its own fence has come.
 
-Orders use the smaller one of the two sizes: they fit into what parking has left, and leave room for a fence even while
-nobody reads them. What a client repeats late may come without its filler, and others can fill a queue or lower its
-quota: then a fence waits until somebody raises the quota, and the log says so.
+There are fillers of two sizes. Whoever sends orders uses the smaller one: orders fit into the room that parking leaves,
+and leave room for a fence even while nobody reads them. But a message that a client repeats late may come without its
+filler, and others can fill a queue or lower its quota: then a fence waits until somebody raises the quota, and the log
+says so.
 """
 
 import asyncio
@@ -21,37 +22,37 @@ from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.transport.base import Messenger
 
 KEPT_FOR_ORDERS_BYTES = 16_384
-"""What parking leaves: room for about a hundred orders, each of which contains its key."""
+"""The room that parking leaves: enough for about a hundred orders, each of which contains its key."""
 
 KEPT_FOR_FENCES_BYTES = 1_024
-"""What orders leave: room for several fences."""
+"""The room that orders leave: enough for several fences."""
 
 LINGER_S = 0.5
-"""A filler stays this long after the last message, as the next one may come at once."""
+"""How long a filler stays after the last message, as the next one may come soon."""
 
 PAUSE_S = 3.0
-"""After a refusal nothing is tried for this long: else orders would find no room, and readers of the queue no end."""
+"""How long nothing is tried after a refusal: otherwise orders would find no room, and readers of the queue no end."""
 
 
 class ParkingRoom:
     """Keeps a filler in a parking queue while anything is being parked; one per stay there, on the member's loop."""
 
     def __init__(self, parking: QueueName, session: Messenger, settle: Callable[[Iterable[DeliveryId]], None]) -> None:
-        """`settle` accepts deliveries of the parking queue, without waiting for the ack timer."""
+        """`settle` accepts deliveries of the parking queue at once, without waiting for the client's ack timer."""
         self._parking = parking
         self._session = session
         self._settle = settle
         self._parking_count = 0
         self._filler: asyncio.Future[None] | None = None
-        """Done when the broker has it; None again when it is settled or has failed."""
+        """Our filler: done when the broker has confirmed it; None again when it is settled or has failed."""
         self._held: dict[DeliveryId, int] = {}
-        """Sizes of the fillers of any sender that have come and are not settled."""
+        """The sizes of all fillers, whoever sent them, that have come and are not settled."""
         self._timer = DeadlineTimer(self._release)
         self._is_over = False
         self._refusal: PublishRefused | None = None
         """The last refusal for lack of room."""
         self._refused_until = 0.0
-        """On the loop's clock."""
+        """Until when nothing is tried, on the loop's clock."""
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -67,7 +68,8 @@ class ParkingRoom:
             if self._filler is None:
                 self._filler = self._session.send(encode_entry(RoomKept(KEPT_FOR_ORDERS_BYTES), self._parking))
                 self._filler.add_done_callback(self._answered)
-            # Shared by all messages being parked, any of which may be cancelled. No bound, as for those themselves.
+            # Shielded, as it is shared by all messages that are being parked, any of which may be cancelled. No bound,
+            # as they have none either.
             await asyncio.shield(self._filler)
             yield
         except PublishRefused as refusal:
@@ -80,9 +82,9 @@ class ParkingRoom:
                 self._release_in(linger_s)
 
     def take(self, delivery_id: DeliveryId, size_bytes: int) -> None:
-        """Take a filler that has come; it is settled when nothing is being parked, and a mark at once."""
+        """Take a filler that has come: it is settled when nothing is being parked. A mark is settled at once."""
         if size_bytes < KEPT_FOR_FENCES_BYTES:
-            # It keeps no room, and each reading adds some: where a key is never idle, they would pile up.
+            # A mark keeps no room, and every reading adds some: if a key is never idle, they would pile up.
             self._settle((delivery_id,))
             return
         self._held[delivery_id] = size_bytes
@@ -90,13 +92,14 @@ class ParkingRoom:
             self._release()
 
     def doubt(self) -> None:
-        """Have another filler sent if none has come: something confirmed did not come, so it may be lost too."""
-        # That of an order says nothing of ours, and is too small to stand in for it.
+        """Have another filler sent unless one has come: a message that was confirmed has not come, so our filler may be
+        lost as well."""
+        # The filler of an order proves nothing about ours, and is too small to stand in for it.
         if max(self._held.values(), default=0) < KEPT_FOR_ORDERS_BYTES:
             self._filler = None
 
     def end(self) -> None:
-        """End, as the parking queue is being given up. If something is on its way there, the next owner settles."""
+        """End, as the parking queue is being given up. The next owner settles a filler that is still on its way."""
         self._is_over = True
         self._timer.cancel()
         if not self._parking_count:
@@ -109,14 +112,14 @@ class ParkingRoom:
             self._release()
 
     def _release(self) -> None:
-        # A filler that has not come yet is still there, and may serve again until it comes.
+        # A filler of ours that has not come yet still keeps its room, and may serve again until it comes.
         if self._held:
             self._filler = None
             self._settle(self._held)
             self._held.clear()
 
     def _answered(self, filler: "asyncio.Future[None]") -> None:
-        # Retrieve its exception in any case: all waiters may have been cancelled.
+        # Retrieves its exception in any case, as all waiters may have been cancelled.
         has_failed = filler.cancelled() or filler.exception() is not None
         if has_failed and self._filler is filler:
             self._filler = None

@@ -1,8 +1,8 @@
-"""A member's stay as the owner of a parking queue: shows the ledger what is there, and carries out its orders.
+"""A member's stay as the owner of a parking queue: shows its ledger what is in the queue, and carries out its orders.
 
-First the parking queue is bound. Once it is fed to us, a fence is published into it; what comes until the fence comes
-back is all that is parked, and from then on this member parks. docs/failing.md says what each step leaves behind if the
-process dies after it.
+First the parking queue is bound. Once it is fed to us, a fence is published into it. When the fence comes back, we have
+been shown everything that is parked, and from then on this member parks. docs/failing.md says what each step leaves
+behind if the process dies after it.
 
 More than 400 lines, as all that can happen in a stay acts on the same handle.
 """
@@ -56,35 +56,35 @@ from lbg_runtime.transport.base import BoundFlow
 _log = structlog.get_logger(__name__)
 
 MAX_PARKED = 9_000
-"""Messages in one parking queue: less than `SHOWN_UNSETTLED`, as none that is parked is settled, and fences, orders and
-fillers are shown too."""
+"""The most messages in one parking queue. Less than `SHOWN_UNSETTLED`, as parked messages stay unsettled, and fences,
+orders and fillers must be shown beside them."""
 
 RETRY_S = 1.0
-"""Between two tries to bind a parking queue."""
+"""The time between two tries to bind a parking queue."""
 
 TOLD_AGAIN_S = 10.0
-"""As long as it cannot be bound, the log says so at once, after this time, after twice as long, and so on ..."""
+"""While a parking queue cannot be bound, the log says so at once and then again, the first time after this."""
 
 TOLD_AT_LEAST_S = 320.0
-"""... up to this."""
+"""The time between two such log lines doubles up to this."""
 
 COPY_PATIENCE_S = 10.0
-"""A copy that was confirmed and has not come for this long is sent again, at the next retry of its message."""
+"""How long a copy that was confirmed may take to come; after that, the next retry of its message sends it again."""
 
 
 class ParkingStay:
-    """One epoch of a queue at its parking queue; `run` once, in a task of its own."""
+    """Owns the parking queue of a queue for one epoch; made by `ParkedQueue`. `run` once, in a task of its own."""
 
     def __init__(
         self, parking: QueueName, epoch: Epoch, owner: ParkingOwner, ports: ParkingPorts, on_open: Callable[[], None]
     ) -> None:
-        """`on_open` is called once, when all that is parked is known."""
+        """`on_open` is called once, when everything parked is known."""
         self.epoch = epoch
         self.ledger = ParkingLedger(owner)
-        """What it says remains true after the end of the stay, until another one begins."""
+        """What it says remains true after the end of the stay, until another stay begins."""
         self.is_open = False
         self.is_unheard = False
-        """The broker left the unbind unanswered: what was settled here before may come again."""
+        """Whether the broker left the unbind unanswered, so that what was settled here before may come again."""
         self.ended = asyncio.Event()
         """Set by its owner when `run` has ended."""
         self._parking = parking
@@ -95,15 +95,15 @@ class ParkingStay:
         self._wake_up = asyncio.Event()
         self._state = StayState.OWNING
         self._owed: list[DropAsked] = []
-        """Orders behind settlements that are repeated if this handle is bound again."""
+        """Drop orders that wait: they follow settlements that are repeated if this handle is bound again."""
         self._replays: dict[DeliveryId, LaneKey] = {}
-        """Replays that were offered to the lanes and have not ended."""
+        """Replays that were dispatched and have not ended."""
         self._copies = Copies(self.ledger)
         self._tasks: asyncio.TaskGroup | None = None
         self._where = {"queue": ports.queue, "parking": parking, "epoch": epoch}
         self._waits_since_ms = now_ms()
         self._refusal: str | None = None
-        """Why there is no flow on the parking queue; None as long as there is one."""
+        """Why the parking queue could not be bound; None while it is bound."""
         self._fence = StayFence(ports.queue, parking, epoch, self.ledger, ports.session)
         self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
@@ -123,7 +123,8 @@ class ParkingStay:
     def pause(self) -> None:
         """Start no further replays, as the queue is being given up.
 
-        One whose copy may have arrived at another queue is moved to its end: the next owner would handle it once more.
+        A replay that is being moved to another queue, and whose copy may have arrived there, is moved to the end:
+        otherwise the next owner would handle it once more.
         """
         self.ledger.pause()
         self._ports.return_unstarted(self._parking, self.epoch, True)
@@ -134,9 +135,9 @@ class ParkingStay:
             self._obey(self.ledger.resume())
 
     def give_up(self) -> None:
-        """Take the parking queue for lost, as another member may have it by now."""
+        """Count the parking queue as lost, as another member may have it by now."""
         if self._state in HELD:
-            # At once: a runner is about to take the next turn, and a replay may end, before the stay has its own.
+            # Not left to the stay's own turn: before that, a runner may take its next turn, and a replay may end.
             self.ledger.pause()
             self._ports.return_unstarted(self._parking, self.epoch, False)
             self._take_event(FlowInactive(self.epoch))
@@ -151,12 +152,13 @@ class ParkingStay:
         if handling.outcome is None:
             self._take_event(handling)
         else:
-            # At once: the next message of its key may be judged before the stay gets its turn.
+            # Not left to the stay's own turn: the next message of the key may be judged before that.
             self._take_end(handling)
             self._wake_up.set()
 
     def has(self, handling: Handling) -> bool:
-        """Whether a message that could not be parked in time is or was here nevertheless, and must be accepted."""
+        """Whether a message that could not be parked in time is or was here all the same, so that it must be
+        accepted."""
         return self._copies.has_come(handling)
 
     def forget(self, handling: Handling) -> None:
@@ -164,13 +166,13 @@ class ParkingStay:
         self._copies.forget(handling)
 
     async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
-        """Return when the message is here, and counts; raises `ParkingNotReady` or `PublishFailed`.
+        """Return when the message is in the parking queue, and counts; raises `ParkingNotReady` or `PublishFailed`.
 
-        If it raises or is cancelled, the message may be here nevertheless; a second copy is then recognized.
+        If this raises or is cancelled, the message may be there nevertheless; a second copy is then recognized.
         """
         if not self.has(handling):
             self._check_ready(handling)
-            # Before any wait: the verdict that brought the message here is true now.
+            # Before any wait, as the verdict that brought the message here is true only now.
             await self._try_to_park(handling, self._copies.of(handling, lane), lane, report)
         self.forget(handling)
 
@@ -180,14 +182,14 @@ class ParkingStay:
             async with self._room.kept():
                 await self._send(handling, copy, lane, report)
         except PublishRefused as refusal:
-            # If the fate of an earlier copy is unknown, nobody can say that there is none.
+            # Only if no earlier copy was sent: the fate of that would be unknown.
             if not was_sent:
                 self._obey(self._copies.refused(handling))
             raise with_remedy(refusal) from None
 
     async def _send(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
-        # Handled messages of its key must be settled before it is elsewhere, or they could come back behind it. No
-        # bound: the flow runner answers at its next turn.
+        # Messages of its key that were handled must be settled before this one is elsewhere, or they could come back
+        # after it. No bound: the flow runner answers in its next turn.
         await self._ports.flush()
         self._check_kept(copy)
         if copy.has_come:
@@ -210,9 +212,10 @@ class ParkingStay:
         except PublishRefused as refusal:
             if not (refusal.is_for_size and entry.error):
                 raise
-            # It is nowhere, and the log has both: without them the key need not wait for a larger limit.
+            # It is nowhere yet. The log has the error and its stack, so try without: otherwise the key would have to
+            # wait until somebody raises the limit.
             await self._ports.session.send(encode_entry(replace(entry, error="", stack=""), self._parking))
-        # The confirm alone proves nothing: brokers confirm what no queue attracts.
+        # The confirm alone proves nothing: brokers confirm even messages that no queue attracts.
         await asyncio.wait((copy.came,), timeout=COPY_PATIENCE_S)
         if not copy.came.done():
             self._room.doubt()
@@ -252,12 +255,13 @@ class ParkingStay:
 
     async def _read(self) -> None:
         while self._state is StayState.OWNING:
-            # No bound: an owner remains one until its queue goes.
+            # No bound: a member owns the parking queue until its queue goes.
             await self._take_turn()
         self.pause()
         while self._state in STAYING:
-            # The queue's handle may outlast an outage, with settlements of messages behind those replayed here: so must
-            # this one, or only those are repeated. No bound: it ends with the outage, or with the queue's handle.
+            # The queue's own handle may outlast an outage, and then repeats settlements of messages that follow those
+            # replayed here. So this handle must outlast it too, to repeat its own. No bound: this ends with the outage,
+            # or with the queue's handle.
             await self._take_turn()
         await self._wait_for_the_rest()
 
@@ -275,7 +279,7 @@ class ParkingStay:
             try:
                 flow = await self._ports.session.bind(self._parking, self.epoch, self._take_event)
             except BindFailed as refusal:
-                # What the handle reported that nobody got says nothing about the next one.
+                # Events of a handle that was not obtained say nothing about the next one.
                 self._events.clear()
                 self._refusal = refusal.reason
                 if now_ms() >= told_at_ms:
@@ -294,8 +298,8 @@ class ParkingStay:
         return None
 
     async def _wait_for_the_rest(self) -> None:
-        # Settlements of replays are to leave on this handle. The next owner must not handle what is still handled here,
-        # nor read copies of what was handled without the orders behind them.
+        # Settlements of running replays must leave on this handle. And the next owner must not handle what is still
+        # being handled here, nor read copies of handled messages before the orders that drop them.
         try:
             async with asyncio.timeout(self._ports.patience_s):
                 while self._replays or not (self._drops.are_sent or self._state in OUT_OF_REACH):
@@ -341,7 +345,7 @@ class ParkingStay:
     def _give_up(self, why: StayEvent) -> None:
         was_owning = self._state is StayState.OWNING
         self._move(why)
-        # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
+        # What the broker feeds to this handle would be missing where it was fed last, with settlements to repeat.
         self._bound_flow().stop_intake()
         # Another owner may be handling it by now.
         self.ledger.pause()
@@ -362,23 +366,24 @@ class ParkingStay:
             _log.error("parking_entry_kept", **self._where, delivery_id=delivery.delivery_id, **facts)
         self._obey(self.ledger.take(delivery.delivery_id, entry))
         if isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE:
-            # Before anything is parked on the strength of it: for a later version what is gone was perhaps a fence.
+            # Sent before anything is parked because of it: to a later version, what was dropped may have been a fence.
             self._bound_flow().flush()
         if self.is_open and self.ledger.obstacle is not None:
-            # The next owner does not open it, so nothing more may be handled here either.
+            # The next owner would not open the queue, so nothing more may be handled here either.
             self._give_up(StayEvent.WITHDRAWN)
 
     def _take_end(self, handling: Handling) -> None:
         delivery_id = handling.delivery.delivery_id
         lane = self._replays.pop(delivery_id)
         if handling.outcome is Outcome.ACCEPTED:
-            # If it outlived the stay, it settles nothing, and comes again.
+            # A replay that has outlived the hold on its handle is not settled, and comes again.
             self._ports.replayed(handling, self._state in HELD)
             self._obey(self.ledger.replayed(lane))
-            # Flushed before a later message of the key is settled on its queue, on the same connection.
+            # Sent before a later message of the key is settled on its own queue, over the same connection.
             self._bound_flow().flush()
         elif (report := handling.end_report) is not None and report.then is Then.PARK:
-            # One that was given back while it was to be moved to another queue has not failed: the next owner goes on.
+            # A replay that was given back while it was being moved to another queue has not failed: the next owner goes
+            # on.
             _log.error("replay_failed", parking=self._parking, lane=lane, reason=report.error)
             self._obey(self.ledger.replay_failed(lane))
         else:
@@ -387,7 +392,7 @@ class ParkingStay:
             self.ledger.pause()
             self._obey(self.ledger.replay_returned(lane))
             if not was_asked_back:
-                # Its handler was cancelled from outside: give the handle up, as for any message.
+                # Its handler was cancelled from outside, so the handle is given up, as for any message.
                 self._give_up(StayEvent.WITHDRAWN)
 
     # -- what the ledger orders
@@ -405,7 +410,7 @@ class ParkingStay:
                     self._publish_fence()
                 case PublishDrop(asked):
                     if self._state in OUT_OF_REACH:
-                        # If the handle is not bound again, it is not settled, and comes again with all its copies.
+                        # If the handle is not bound again, the message is not settled, and comes again with all copies.
                         self._owed.append(asked)
                     else:
                         self._publish_drop(asked)
@@ -415,7 +420,7 @@ class ParkingStay:
                     assert_never(order)
 
     def _bound_flow(self) -> BoundFlow:
-        # Kept when it is unbound: what comes after that still finds it, and does nothing.
+        # Kept when it is unbound: what comes after that still finds it, and has no effect.
         if self._flow is None:
             raise InvariantViolated(f"{self._parking}: an order for a flow that was never bound")
         return self._flow

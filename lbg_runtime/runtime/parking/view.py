@@ -1,7 +1,7 @@
-"""Shows what is parked in a group, and asks for its replay or removal: from outside, through the parking queues only.
+"""Shows what is parked in a group, and orders its replay or removal: from outside, through the parking queues only.
 
-No member is asked, and none has to run: parked messages are read by browsing, and an order stays in the parking queue,
-behind what is there, until the owner of the queue has carried it out (docs/failing.md).
+No member is asked, and none need be running: parked messages are read by browsing, and an order stays in the parking
+queue, behind what is there, until the owner of the queue has carried it out (docs/failing.md).
 """
 
 import asyncio
@@ -42,14 +42,14 @@ _log = structlog.get_logger(__name__)
 _LOOK = "what is parked there is not fully known: try `lbg group verify`"
 
 TRIES = 3
-"""Tries to publish an order that the parking queue has no room for: what takes the room may be on its way out."""
+"""How often an order is tried for which the parking queue has no room: what takes the room may be on its way out."""
 
 RETRY_S = 1.0
-"""Between two tries."""
+"""The time between two tries."""
 
 READ_AT_ONCE = 4
-"""A reading mostly waits for its pause: one after the other, a group of many queues would take minutes. But each takes
-one of the few threads that call the client (`ControlThreads`)."""
+"""How many queues are read at the same time. A reading mostly waits for its pause, so one after the other, many queues
+would take minutes; but each reading takes one of the few threads that call the client (`ControlThreads`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class ParkedLane:
     messages: tuple[ParkedMessage, ...]
     """In the order in which they are replayed."""
     is_replaying: bool
-    """Its replay was asked for and is not done."""
+    """Whether its replay was asked for and is not done."""
     unread: tuple[UnreadEntry, ...] = ()
-    """What cannot be read of it; while there is any, nothing of it is replayed. In the lane `UNREAD_LANE`, what does
-    not say its lane."""
+    """What cannot be read of this lane; while there is any, nothing of the lane is replayed. The lane `UNREAD_LANE` has
+    what does not even say its lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Unread:
     """Something of a parking queue that could not be read."""
 
     what: str
-    """With the name of the queue, and why."""
+    """What it is, with the name of the queue and the reason."""
     advice: str
 
 
@@ -84,14 +84,14 @@ class ParkedView:
         self._session = session
         self._group = settings.group
         self.unread: list[Unread] = []
-        """What could not be read of parking queues when `lanes` was called last."""
+        """What could not be read when `lanes` was called last."""
 
     async def lanes(self) -> list[ParkedLane]:
-        """All that is parked in the group, by queue, but for parking queues that cannot be read (`unread`).
+        """Everything that is parked in the group, by queue; without parking queues that cannot be read (`unread`).
 
-        A snapshot of each queue, not of all, which is done even while more is being parked (`parking/reading.py`). All
-        of it is in memory, as it is for the owners. Parking queues beyond those of the settings are read and logged.
-        Raises `TransportError` if what is beyond them cannot be read.
+        A snapshot of each queue, not of all at once; it comes to an end even while more is being parked
+        (`parking/reading.py`). All of it is held in memory, as by the owners. Parking queues beyond those of the
+        settings are read too, and logged. Raises `TransportError` if one of those cannot be read.
         """
         self.unread.clear()
         found: list[ParkedLane] = []
@@ -99,7 +99,7 @@ class ParkedView:
         for index in count():
             queue = parking_queue(self._group.name, index)
             is_beyond = index >= self._group.queue_count
-            # Only a queue that does not exist is the end: one that must not be read may contain something.
+            # Only a queue that does not exist is the end: one that this user may not read may contain something.
             if is_beyond and not await self._session.has_queue(queue):
                 break
             contents = (await self._read([index]))[0] if is_beyond else read[index]
@@ -113,11 +113,11 @@ class ParkedView:
             if contents.cut:
                 self.unread.append(Unread(contents.cut, _LOOK))
             lanes = lanes_in(queue, contents.messages)
-            # Each line once: somebody who puts one stray message there may put many.
+            # Each line once, as there may be many stray messages of one kind.
             self.unread += dict.fromkeys(_told(lane, entry) for lane in lanes for entry in lane.unread)
             found += lanes
         if self.unread and not found and index == self._group.queue_count and not await self._has_any_queue():
-            # As in a group that does not park, where an administrator would find nothing to mend.
+            # As in a group that does not park: there is nothing for an administrator to mend.
             what = f"group {self._group.name} has no parking queues"
             self.unread = [Unread(what, "nothing is parked; if its handlers park, `lbg group apply` makes them")]
         return found
@@ -149,16 +149,17 @@ class ParkedView:
         return False
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
-        """Ask for their replay; on return the broker has the request. Raises `PublishFailed`; may be repeated."""
+        """Order the replay of these lanes; when this returns, the broker has the orders. Raises `PublishFailed`; may be
+        repeated."""
         await self._ask([(each.queue, UnparkAsked(each.lane)) for each in lanes])
 
     async def drop(self, lanes: Sequence[ParkedLane], only: tuple[ParkingOwner, int] | None = None) -> None:
-        """Ask for the removal of all that is parked of them until now, also of what cannot be read, or of the message
-        with this owner and number; otherwise like `unpark`."""
+        """Order the removal of everything that is parked of these lanes by now, including what cannot be read; or only
+        of the message with this owner and number. Otherwise like `unpark`."""
         await self._ask([(each.queue, DropAsked(each.lane, only)) for each in lanes])
 
     async def _ask(self, orders: Sequence[tuple[QueueName, WrittenEntry]]) -> None:
-        # Fillers first, which the owner settles when it reads them: see `parking/room.py`.
+        # Fillers first (`parking/room.py`); the owner settles them when it reads them.
         for queue in dict.fromkeys(queue for queue, _ in orders):
             await self._send(queue, RoomKept(KEPT_FOR_FENCES_BYTES))
         for queue, order in orders:
@@ -176,7 +177,8 @@ class ParkedView:
 
 
 def lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
-    """What is parked by the messages of a parking queue, as for an owner: not everything that lies there counts."""
+    """What is parked according to the messages of a parking queue, judged as its owner does: not everything in it
+    counts."""
     ledger = ParkingLedger(ParkingOwner(0, ""))
     for place, message in enumerate(messages):
         entry = decode_entry(message)
@@ -209,7 +211,7 @@ async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
     Raises `ConfigError` if nobody answers at the broker's address.
     """
     name = program_name("parked")
-    # A mark that is refused for want of a right would otherwise have it log in again, which ends the reading.
+    # It does not log in again when a mark is refused because a right is missing, as that would end the reading.
     path = settings.transport.client_path
     async with open_session(settings.beside_connection, name, path, reconnects=False) as session:
         yield ParkedView(session, settings)

@@ -15,16 +15,16 @@ from lbg_runtime.model.group import LARGEST_QUEUE_NAME, GroupShape
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 _BESIDE_MARKERS = 3
-"""What a queue must show besides its markers: plan and finish and, so that it goes on at all, one message."""
+"""How many unsettled messages a queue must show besides its markers: plan, finish and, to go on at all, one message."""
 
 MOST_MOVES = SHOWN_UNSETTLED - _BESIDE_MARKERS
-"""Every heartbeat lists the shards that have left their queues, and one that is too large is not sent: then members
-would take each other for dead, and no further shard could leave. And all of them may come to one queue, which, if it is
-made for that, shows no more unsettled messages than a new queue does."""
+"""How many shards may move in one re-striping. Every heartbeat lists the shards that have left their queues; if it were
+too large, it would not be sent, members would take each other for dead, and no further shard could leave. And all the
+markers may be in one queue, which shows no more unsettled messages than any new queue does."""
 
 
 def insist_on_fit_settings(settings: Settings) -> None:
-    """Raise `ConfigError` if the settings do not allow it."""
+    """Raise `ConfigError` if the settings do not allow a re-striping."""
     group = settings.group
     if group.backend is not GroupBackend.EXCLUSIVE:
         expected = "exclusive: how many partitions a partitioned queue has is a setting of the queue"
@@ -38,8 +38,8 @@ def insist_on_fit_settings(settings: Settings) -> None:
 
 
 def insist_on_fit_names(shape: GroupShape, queue_count: int) -> None:
-    """Raise `UserError` if broker or client would refuse the name of the last of this many queues: then there is no
-    end."""
+    """Raise `UserError` if broker or client would refuse the name of the last of so many queues: the re-striping could
+    not end."""
     name = shape.queue_name(queue_count - 1)
     for length, most, what in (
         (len(name), LARGEST_QUEUE_NAME, "characters"),
@@ -69,9 +69,9 @@ def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:
 
 
 async def look_again(queues: QueueAdmin, seen: SeenQueues, queue_count: int) -> SeenQueues:
-    """The queues with the group's names that are there now: of the first ones, as many as this, as the settings say and
-    as were seen, and of the others those that follow without a gap. The last ones may be somebody else's, as nothing
-    but their subscriptions says how many the group has."""
+    """The queues with the group's names that exist now. Looks for as many of the first ones as `queue_count`, the
+    settings or `seen` have, whichever is most, and for those that follow these without a gap. The last ones may be
+    somebody else's: only their subscriptions say how many queues the group has."""
     count = max(queue_count, seen.shape.queue_count, *(index + 1 for index in seen.subscriptions))
     index, read = 0, dict[int, frozenset[str]]()
     while True:
@@ -84,7 +84,8 @@ async def look_again(queues: QueueAdmin, seen: SeenQueues, queue_count: int) -> 
 
 
 async def insist_on_target(queues: QueueAdmin, settings: Settings, queue_count: int) -> None:
-    """Raise `UserError` if the group is being brought to another number of queues, perhaps by somebody at work."""
+    """Raise `UserError` if the group is being brought to another number of queues, perhaps by somebody at this
+    moment."""
     unseen = SeenQueues(settings.group.shape(), settings.group.control_topic_name, {})
     seen = await look_again(queues, unseen, queue_count)
     if plans := seen.plans() - seen.leftover_plans(queue_count):
@@ -92,11 +93,11 @@ async def insist_on_target(queues: QueueAdmin, settings: Settings, queue_count: 
 
 
 async def insist_on_fit_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues) -> None:
-    """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another, or shows
-    too few unsettled messages: its records are settled last, and what is behind them would never be shown."""
+    """Raise `QueueUnfit` if a queue could silently miss a record, so that another queue would not get its copies; or if
+    it shows too few unsettled messages: its records are settled last, and what follows them would never be shown."""
     markers = plan.marker_counts(seen.shape.hash_count)
     for index, topics in seen.subscriptions.items():
-        # One that has lost all its topics is about to be deleted, and may be closed for that.
+        # A queue that has lost all its topics is about to be deleted, and may have been closed for that.
         if index < plan.to_count or (index < plan.from_count and topics):
             await queues.ensure_fit(seen.shape.queue_name(index), markers[index] + _BESIDE_MARKERS)
 
@@ -104,9 +105,9 @@ async def insist_on_fit_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQ
 async def insist_on_unclaimed_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues) -> None:
     """Raise `QueueUnfit` if a queue that the plan adds to the group may be somebody else's.
 
-    Members would handle what is in it, a later shrink would delete it, or nobody could bind it. An empty one that is
-    as we make them may be left by a plan that never began. Only for a plan that has not begun: later, records and
-    copies are there.
+    Members would handle what is in it, a later re-striping would delete it, or nobody could bind it. An empty queue
+    that is as we make them passes, as a plan that never began may have left it. Only for a plan that has not begun:
+    later, such a queue has records and copies.
     """
     seen.ensure_unclaimed(plan)
     for index in seen.subscriptions:
@@ -117,14 +118,15 @@ async def insist_on_unclaimed_queues(queues: QueueAdmin, plan: StripePlan, seen:
 async def insist_on_no_parking(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues, picture: GroupPicture) -> None:
     """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard.
 
-    Also if it once parked with more queues than it has: one that is to be made would have what is parked.
+    Also if it parked in the past, when it had more queues: a queue that is made now would get what is parked there.
     """
     expected = (
         "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
         "queues are deleted first"
     )
     if plan.from_count == plan.to_count:
-        # Nothing moves; but members park nothing meanwhile, and a message that waits for that keeps it from ending.
+        # Nothing moves. But members park nothing meanwhile, and a message that waits to be parked would keep the
+        # re-striping from ending.
         expected = f"all members stopped and then started with group.queue_count: {plan.to_count}, to tell them that"
     for index in sorted({*seen.subscriptions, *range(plan.queue_total)}):
         queue = parking_queue(seen.shape.name, index)
@@ -136,9 +138,9 @@ async def insist_on_no_parking(queues: QueueAdmin, plan: StripePlan, seen: SeenQ
 
 
 async def with_refusing_queues(refusal: PublishRefused, queues: QueueAdmin, seen: SeenQueues) -> PublishRefused:
-    """The same error, with the queues on its topic that take no record: the broker does not say which refused it.
+    """The same error, naming the queues that take no record: the broker does not say which queue refused it.
 
-    The same if none shows why: it may have found room since, or the broker does not answer.
+    Unchanged if no queue shows a reason: one may have got room since, or the broker does not answer.
     """
     found = []
     try:
@@ -148,6 +150,6 @@ async def with_refusing_queues(refusal: PublishRefused, queues: QueueAdmin, seen
                 if reason := await queues.refusal(queue, SMALL_MESSAGE_BYTES):
                     found.append(f"queue {queue} has {reason}")
     except SempError:
-        # What was refused matters more than that nothing more can be said about it.
+        # The refusal itself matters more than the failure to explain it.
         pass
     return PublishRefused(refusal.topic, f"{refusal.reason}: {'; '.join(found)}") if found else refusal

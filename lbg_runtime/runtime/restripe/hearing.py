@@ -1,4 +1,5 @@
-"""What the conductor of a re-striping hears: the members, and itself, which proves that nobody has replaced it."""
+"""What the conductor of a re-striping hears: the members, and its own questions, which prove that it was not
+replaced."""
 
 import asyncio
 import secrets
@@ -29,10 +30,10 @@ from lbg_runtime.runtime.session import Session
 
 LOOK_AGAIN_S = 0.05
 ASK_AGAIN_S = 1.0
-"""Between two questions to the members; what they say unasked comes as often."""
+"""The time between two questions to the members; unasked, they speak as often."""
 
 PROOF_S = 3.0
-"""How old the newest question may be that has come back, for the connection to count as proved."""
+"""The connection counts as proved if a question that is at most this old has come back."""
 
 PROOF_PATIENCE_S = 8.0
 """How long a question that comes back is waited for."""
@@ -57,11 +58,11 @@ class Hearing:
         self._session = session
         self._life = Life(wall_us(), secrets.randbits(53))
         self._asked_at_s: dict[int, float] = {}
-        """When the questions left that have not come back, by number; as all such times, by `steady_s`."""
+        """When each question that has not come back was sent, by its number. All such times are of `steady_s`."""
         self._proved_at_s = -inf
-        """When the newest question left that has come back: the broker had not replaced us by then."""
+        """When the newest question was sent that has come back: by then, the broker had not replaced us."""
         self._stopped_at_s: dict[QueueName, float] = {}
-        """When the owner of a queue last said that it starts nothing more of it."""
+        """When the owner of each queue last said that it starts nothing more of it."""
         self._has_news = asyncio.Event()
         self._is_cut_off = False
 
@@ -71,7 +72,7 @@ class Hearing:
         self._began_s = asyncio.get_running_loop().time()
 
     async def ask_now_and_then(self) -> None:
-        """Ask the members how they stand, until cancelled; and hear ourselves ask."""
+        """Ask the members for their state again and again, until cancelled. Our questions come back to us as well."""
         name = MemberId(f"restriper-{self._life.nonce}")
         for number in count(1):
             question = GroupQuestion(Header(self._group, name, self._life, number), QuestionId(f"{name}/{number}"))
@@ -91,10 +92,9 @@ class Hearing:
     async def insist_on_connection(self) -> None:
         """Return if a question that is at most `PROOF_S` old has come back, or as soon as one has.
 
-        Nobody refuses what is sent over SEMP, so it must not be sent in competition with a conductor that may have
-        replaced us. Our own knowledge of that is not enough: if this process was stopped, its host slept, or its loop
-        was blocked, the news is still to be read. Raises `ConductorCutOff`, and `UserError` if no question has ever
-        come back.
+        Nothing refuses a request over SEMP, so none may be sent once another conductor may have replaced us. That we
+        have not heard of one is not enough: if this process was stopped, its host slept, or its loop was blocked, the
+        news may still wait to be read. Raises `ConductorCutOff`, and `UserError` if no question has ever come back.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PROOF_PATIENCE_S
@@ -110,15 +110,16 @@ class Hearing:
 
     @property
     def has_heard_all(self) -> bool:
-        """Whether every member has had time to speak by itself: one of another version does not answer questions."""
+        """Whether every member has had time to speak unasked: members of another version do not answer questions."""
         return asyncio.get_running_loop().time() - self._began_s >= self._listen_s
 
     async def hears_of_another(self, queue_count: int) -> bool:
-        """Whether the members, once each has had time to speak, go by another number of queues than this, or by a
+        """Once each member has had time to speak: whether they go by another number of queues than this, or by a
         re-striping that is over.
 
-        For a group whose queues name no re-striping. Raises as `insist_on_connection`, and `UserError` if the members
-        go by one that leads away from this number: its plan may still lie in the queues, which another one would stop.
+        For a group whose queues name no re-striping. Raises what `insist_on_connection` raises, and `UserError` if the
+        members go by a re-striping that leads away from this number: its plan may still be in the queues, and a second
+        plan would stop them.
         """
         while not self.has_heard_all:
             await self.insist_on_connection()
@@ -131,8 +132,8 @@ class Hearing:
         return known.target is not None or known.queue_count != queue_count
 
     def insist_on_fit_members(self, plan: StripePlan) -> None:
-        """Raise `UserError` if members speak another version: they own queues, but would not say what they read; or if
-        they are counted, and more than there are to be queues: none of them could start again."""
+        """Raise `UserError` if members speak another version: they own queues, but would not tell us what they read
+        there. Also if members are counted, and are more than there will be queues: none of them could start again."""
         if (other := self._reader.other_version(now_ms())) is not None:
             expected = f"{other.expected} from all members: bring them to one version of lbg_runtime first"
             raise UserError(self._topic, f"control messages of {other.found}", expected)
@@ -145,14 +146,14 @@ class Hearing:
 
     @property
     def waits_for(self) -> str:
-        """What keeps a re-striping from its first step, for people."""
+        """What a re-striping waits for before its first step, for people."""
         if self.has_heard_all and not self.is_heard:
             return self.with_hindrance("a member: none is heard, and without one no shard can move")
         return self.with_hindrance("the members to say how far they are")
 
     def with_hindrance(self, waiting_for: str) -> str:
-        """What is waited for, with the reason why that may not come: members speak another version, or a queue has
-        stopped."""
+        """What is waited for and, if there is one, the reason why that may not come: members speak another version, or
+        a queue has stopped."""
         if not waiting_for:
             return ""
         if (other := self._reader.other_version(now_ms())) is not None:
@@ -173,7 +174,7 @@ class Hearing:
         if heard is None:
             return
         if isinstance(heard, GroupQuestion) and heard.header.life == self._life:
-            # By when it left: it may have been waiting to be read for as long as we were stopped.
+            # What counts is when it was sent: if we were stopped meanwhile, it may have waited long to be read.
             self._proved_at_s = max(self._asked_at_s.pop(heard.header.sequence, -inf), self._proved_at_s)
         self.picture.hear(heard)
         if isinstance(heard, Heartbeat):

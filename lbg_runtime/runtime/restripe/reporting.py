@@ -1,4 +1,4 @@
-"""Reports a re-striping's steps without its secret, which is part of the topic that a step may be about."""
+"""Reports a re-striping's steps without its secret, which is part of the topic of the records."""
 
 from collections.abc import Mapping
 from typing import assert_never
@@ -34,7 +34,7 @@ def facts_of(step: Step, control_topic: str) -> Mapping[str, object]:
 
 
 def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -> LbgError:
-    """The same error, with the secret hidden if it quotes the topic of the records, or a request that names it."""
+    """The same error, with the secret hidden where it quotes the topic of the records or a request that names it."""
 
     def hide(text: str) -> str:
         return text.replace(secret, "***")
@@ -49,6 +49,6 @@ def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -
 
 
 def secret_of(step: Step, conductor: Conductor) -> str:
-    """The secret of the plan that the step is about, which may be older than the one being conducted."""
+    """The secret of the plan that the step is about; that may be an older plan than the one being conducted."""
     topic = step.topic if isinstance(step, Subscribe | Unsubscribe) else conductor.topic
     return (plan_of_topic(conductor.control_topic, topic) or conductor.plan).secret

@@ -1,8 +1,8 @@
-"""Conducts a re-striping from outside the group: takes the conductor's steps, and shows it their results.
+"""Conducts a re-striping from outside the group: the shell around `core/restripe/conductor.py`, which takes its steps.
 
-The shell around `core.restripe.conductor`. The client name of its session depends only on the group, so the broker lets
-only one conduct; and it gives up if it loses its connection, so that one that was replaced does not come back. It looks
-whether it has one before every attempt of every request over SEMP.
+The client name of its session depends only on the group, so the broker lets only one conduct. It gives up if it loses
+its connection, so one that was replaced does not come back; and before every attempt of every request over SEMP, it
+makes sure that it still has its connection.
 
 More than 400 lines, because every step of a re-striping is taken here, and every request sent.
 """
@@ -70,9 +70,9 @@ from lbg_runtime.runtime.session import Session, open_session
 _log = structlog.get_logger(__name__)
 
 HELD_S = 20.0
-"""How late a request of an earlier conductor may arrive: one that is replaced finds out within 3 s, and gives a request
-up after 10 s (`SempClient.fence`), but something in between may hold it longer. SEMP has no means to refuse it, so it
-must arrive while it changes nothing any more."""
+"""How late a request of an earlier conductor may arrive. A conductor that is replaced finds out within 3 s, and gives a
+request up after 10 s (`SempClient.fence`), but something on the way may hold the request longer. SEMP has no means to
+refuse it, so we wait until it would change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,12 @@ class Restriper:
         stored_count: Callable[[], Awaitable[int | None]],
         insist_on_broker: Callable[[], Awaitable[None]],
     ) -> None:
-        """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called
-        while nobody can begin another re-striping. `stored_count` says what is stored; None if nothing is.
-        `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker; asked at the begin,
-        and whenever what that one says of messages and flows decides: another broker would call all queues empty and
-        out of use, and the address of the administration may lead to one at any time."""
+        """`queue_count`: how many queues the group is to have at the end. `store_count` stores how many there are; it
+        is called while nobody can begin another re-striping. `stored_count` returns the stored number; None if nothing
+        is stored. `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker; it is
+        asked at the beginning, and whenever what the broker says of messages and flows decides something: another
+        broker would call all queues empty and out of use, and the administration's address may lead to one at any
+        time."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
@@ -117,7 +118,7 @@ class Restriper:
         self._stored_count = stored_count
         self._insist_on_broker = insist_on_broker
         self._quiet_from_s = 0.0
-        """From then on no request of a killed or replaced conductor arrives, on the loop's clock; 0: from the start."""
+        """From when on no request of an earlier conductor can arrive any more, on the loop's clock; 0 if none can."""
         self._seen = SeenQueues(self._shape, self._topic, {})
         self._in_use = ""
         """Why the queue that is to be deleted could not be; empty if none is waited for."""
@@ -128,24 +129,26 @@ class Restriper:
         """Bring the group to its new number of queues, or go on with a re-striping to that number.
 
         Returns None if the group has that many, its members know, and nothing is under way: an earlier run may have
-        done it. What is left of a plan that never began is taken away. Raises, before anything else is changed,
-        `UserError` if the group is being brought to another number, is in a state that no step leaves behind, parks, or
-        has members of another version or too many counted ones, and `QueueUnfit` if a queue is closed, may throw
-        messages away or deliver them out of order, or is added and may be somebody else's; at the end, `UserError` if
-        somebody else has changed what the queues subscribe to; at any time, `SempError` and `TransportError` if the
-        broker refuses or cannot be reached. Run again after any of them, and after a crash; but after `ConductorCutOff`
-        only if nobody else conducts.
+        done it. What is left of a plan that never began is taken away.
+
+        Before anything else is changed, raises `UserError` if the group is being brought to another number, is in a
+        state that no step leaves behind, parks, or has members of another version or too many counted ones; and
+        `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order, or is added and may be
+        somebody else's. At the end, raises `UserError` if somebody else has changed what the queues subscribe to. At
+        any time, raises `SempError` and `TransportError` if the broker refuses or cannot be reached. It may be run
+        again after any of them, and after a crash; but after `ConductorCutOff` only if nobody else conducts.
         """
         try:
             return await self._run()
         except (SempError, TransportError, UserError):
-            # It may be what another conductor has done to us, or to the queues; "run it again" would be bad advice.
+            # If another conductor has caused this, by what it did to us or the queues, that is the error to raise: "run
+            # it again" would be bad advice.
             await self._hearing.wait()
             self._hearing.insist_on_no_cut()
             raise
 
     async def insist_on_connection(self) -> None:
-        """Raise `ConductorCutOff` if somebody else may conduct by now. To be asked before whatever leaves over SEMP."""
+        """Raise `ConductorCutOff` if somebody else may conduct by now. Called before every request over SEMP."""
         await self._hearing.insist_on_connection()
 
     async def _run(self) -> Progress | None:
@@ -165,10 +168,10 @@ class Restriper:
         conductor = await self._conductor()
         present = self._queue_count if conductor is None else conductor.plan.from_count
         if not self._quiet_from_s and await self._stored_count() not in (None, present):
-            # An earlier run that found nothing to move may have asked to store that count, and left no other trace.
+            # An earlier run that found nothing to move may have asked to store that count, which leaves no other trace.
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         if conductor is None:
-            # First, as no later run could tell any more that such a request may be under way.
+            # Before anything else: a later run could no longer tell that such a request may be under way.
             await self._wait_for_quiet(Progress(StripePlan(0, present, present, ""), 0, 0, ""))
             await self.insist_on_connection()
             await self._store_count(self._queue_count)
@@ -186,11 +189,11 @@ class Restriper:
         return await self._conduct(conductor, is_maybe_known=is_maybe_known)
 
     async def _conduct(self, conductor: Conductor, *, is_maybe_known: bool) -> Progress:
-        # Perhaps the plan was published, perhaps not, while no shard has moved.
+        # While no shard has moved, the plan may or may not have been published.
         is_to_begin = self._seen.is_unmoved(conductor.plan)
         if is_to_begin:
             await self._hear_of_members(conductor, is_maybe_known=is_maybe_known)
-            # Again, as parking may have been turned on meanwhile.
+            # Looked at again, as parking may have been turned on meanwhile.
             await self._insist_on_no_parking(conductor.plan)
         while True:
             sight = await self._look(conductor)
@@ -214,18 +217,18 @@ class Restriper:
                     continue
                 is_to_begin = False
             if step == Unsubscribe(0, conductor.topic):
-                # The last trace: while it is there, nobody begins another re-striping.
+                # Queue 0 has the last trace of this one: while it is there, nobody begins another.
                 await self._wait_for_quiet(progress)
                 await self.insist_on_connection()
                 await self._store_count(self._queue_count)
             await self._take(step, conductor)
 
     async def _hear_of_members(self, conductor: Conductor, *, is_maybe_known: bool) -> None:
-        """Wait until each had time to speak, and one is heard: its generation decides that of the plan.
+        """Wait until each member had time to speak, and one is heard: its generation decides that of the plan.
 
-        Members teach each other the newest one, so any of them speaks for all, whatever the clocks say. No bound:
-        without members no step is taken anyway. Raises `UserError` if any does not fit the plan, unless members may
-        know it already.
+        Members teach each other the newest generation, so any of them speaks for all, whatever the clocks say. No
+        bound: without members no step is taken anyway. Raises `UserError` if a member does not fit the plan, unless
+        members may know the plan already.
         """
         while True:
             if not is_maybe_known:
@@ -242,7 +245,7 @@ class Restriper:
         self._seen = await look_again(self._queues, self._seen, queue_count)
 
     async def _clear_leftovers(self) -> None:
-        """Take away what is left of plans that never began or are over, which nobody could end."""
+        """Remove what is left of plans that never began or are over: nobody could bring those to an end."""
         leftovers = self._seen.leftover_plans(self._queue_count)
         if not leftovers:
             return
@@ -262,16 +265,16 @@ class Restriper:
                 await self._take(Unsubscribe(index, conductor.topic), conductor)
 
     def _tell_of_queues_left(self) -> None:
-        """They may be of a plan that never began; nothing says whether somebody else has made them."""
+        """Log the queues beyond the group's, which a plan that never began may have left, or somebody else made."""
         if left := [self._shape.queue_name(index) for index in self._seen.subscriptions if index >= self._queue_count]:
             expected = "deleted by hand, if nobody wants them; the next growth takes only empty ones of the group's"
             _log.warning("restripe_queues_left", queues=left, expected=expected)
 
     async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
-        """Whether the queues are as when we began, plus our topic; the next step is to publish the plan.
+        """Before the plan is published: whether the queues are as when we began, with our topic added.
 
-        Raises `UserError` or `QueueUnfit` if no plan may be published there; ours is then taken away, as nobody could
-        end it, unless it may have been published before.
+        Raises `UserError` or `QueueUnfit` if no plan may be published there. Our topic is then removed, as nobody could
+        bring the plan to an end, unless it may have been published before.
         """
         before, plan = self._seen, conductor.plan
         await self._look_at_queues(plan.queue_total)
@@ -311,7 +314,7 @@ class Restriper:
 
     async def _look(self, conductor: Conductor) -> Sight:
         if 0 < self._quiet_from_s <= asyncio.get_running_loop().time():
-            # A request of an earlier conductor may have arrived after we had read them.
+            # A request of an earlier conductor may have arrived after we had read the subscriptions.
             self._quiet_from_s = 0.0
             await self._look_at_queues(conductor.plan.queue_total)
             self._seen.ensure_informed(conductor.plan)
@@ -340,7 +343,7 @@ class Restriper:
             _log.info("restripe_step_done", step=type(step).__name__, **facts_of(step, self._topic))
 
     async def _do(self, step: Step, conductor: Conductor) -> bool:
-        """Take the step; return whether something is done now that was not before."""
+        """Take the step; return whether it is done, so that something has changed."""
         match step:
             case CreateQueue(index):
                 queue = self._shape.queue_name(index)
@@ -359,7 +362,7 @@ class Restriper:
                 try:
                     await self._queues.delete_queue(self._shape.queue_name(index))
                 except QueueInUse as in_use:
-                    # Its members have heard that the re-striping is over, and are on their way out.
+                    # The members that are bound to it have heard that the re-striping is over, and will unbind.
                     self._in_use = f"a queue to be out of use: {in_use}"
                     await self._hearing.wait()
                     return False
@@ -379,7 +382,7 @@ class Restriper:
             raise await with_refusing_queues(refusal, self._queues, self._seen) from None
 
     async def _wait_for_quiet(self, progress: Progress) -> None:
-        """Wait until every request of an earlier conductor has arrived, or never will."""
+        """Wait until every request of an earlier conductor has arrived, or never will arrive."""
         while asyncio.get_running_loop().time() < self._quiet_from_s:
             await self.insist_on_connection()
             self._on_progress(replace(progress, waiting_for="late requests of an earlier run of this command"))
@@ -390,18 +393,18 @@ class Restriper:
 async def open_restriper(
     settings: Settings, queue_count: int, on_progress: Callable[[Progress], None]
 ) -> AsyncIterator[Restriper]:
-    """A restriper with its own administrator's session and client session, to bring the group to this number of queues.
+    """A restriper that brings the group to this number of queues, with its own client session and SEMP client.
 
     Raises `ConfigError` if the settings do not allow it, or nobody answers, and `UserError` if the group cannot have
-    that many, or is being brought to another number; whoever conducts then goes on.
+    that many, or is being brought to another number; a conductor that is at work is then not disturbed.
     """
     insist_on_fit_settings(settings)
     insist_on_fit_names(settings.group.shape(), queue_count)
     name = conductor_name(settings.group.name)
-    # A conductor that was replaced must not come back and replace the other in turn: both would give up.
+    # Without reconnects: a conductor that was replaced must not come back and replace the other in turn.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_semp(settings) as client:
-        # Before the session, which throws out whoever conducts.
+        # All this before the session is opened, as that throws out a conductor at work.
         queues = await queue_admin(client, settings)
         await insist_on_target(queues, settings, queue_count)
         async with opening as session:

@@ -1,7 +1,7 @@
-"""The handlers that run now: their deadlines, and how one is cancelled without its runner.
+"""Watches the attempts that are running: their deadlines, and how a handler is cancelled without its runner.
 
-A handler is cancelled by cancelling the task that it runs in, which is its runner's. The caller of the handler undoes
-that with `RunnerPool.take_back`.
+A handler runs in the task of its runner, so that task is cancelled. When the handler has ended, its caller makes the
+task usable again with `RunnerPool.take_back`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
 
 CLOCK_RESOLUTION_S = 0.001
-"""A timer may fire that much early."""
+"""A timer may fire that much too early."""
 
 
 class InterruptedBy(Enum):
@@ -26,9 +26,9 @@ class InterruptedBy(Enum):
     RECALL = "recall"
     """Its flow wants it to end; the delivery has no outcome (L7)."""
     RETURN = "return"
-    """Its flow has taken back what has not started before it was called; the same, and this was no attempt."""
+    """Before it was called, its flow took back what had not started; no outcome either, and this was no attempt."""
     STOP = "stop"
-    """Its queue has stopped before it was called; the delivery is held, and this was no attempt."""
+    """Before it was called, its queue stopped; the delivery is held, and this was no attempt."""
 
 
 _RECALLS = (InterruptedBy.RECALL, InterruptedBy.RETURN)
@@ -46,8 +46,8 @@ class Attempt:
         """On the loop's clock."""
         self.interrupted_by: InterruptedBy | None = None
         self.ends_waiting: InterruptedBy | None = None
-        """What becomes of it if it waits to be called: its flow has taken back what has not started, or starts nothing
-        more. None: it may."""
+        """How it ends if its handler still waits, or comes to wait, to be called: its flow has taken back what has not
+        started (RETURN), or starts nothing more (STOP). None: the handler may be called."""
         self.overdue_count = 0
 
     @property
@@ -56,14 +56,14 @@ class Attempt:
         return self.overdue_count > 1
 
     def interrupt(self, why: InterruptedBy) -> None:
-        """Cancel the handler. A recall is final: no timeout makes it a failure, and another does nothing. A stop is for
-        what nobody has interrupted."""
+        """Cancel the handler. A recall is final: no timeout makes it a failure, and another recall does nothing. A stop
+        does nothing to an attempt that is interrupted already."""
         if why is InterruptedBy.STOP and self.interrupted_by is not None:
             return
         if self.interrupted_by not in _RECALLS:
             self.interrupted_by = why
         elif why in _RECALLS:
-            # By its flow and by its member, which have the same deadline: the handler is cleaning up.
+            # Flow and member recall it at the same deadline. The handler is cleaning up: do not cancel that.
             return
         self.task.cancel()
 
@@ -74,11 +74,11 @@ class Attempt:
 
 
 class RunningAttempts:
-    """Running attempts with the same timeout, watched by one timer: one each would cost more than all the rest.
+    """The running attempts with one timeout, watched by one timer: a timer for each would cost more than all the rest.
 
-    So the order of starts is the order of deadlines; an attempt that is put off has no deadline until it begins.
-    `on_stuck` is called once for a handler that goes on for another whole timeout after it was cancelled; the handler
-    keeps its runner and its key.
+    With one timeout, the order of starts is the order of deadlines; an attempt that is put off has no deadline until it
+    begins. `on_stuck` is called once for a handler that goes on for another whole timeout after it was cancelled; the
+    handler keeps its runner and its key.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class RunningAttempts:
         on_stuck: Callable[[Handling], None],
         before_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`timeout_ms` is None for attempts without a deadline, which only a recall ends. `before_begin` may recall
-        what is put off, and is called before any of it begins."""
+        """`timeout_ms` is None for attempts without a deadline, which only a recall ends. `before_begin` is called
+        before any attempt that was put off begins; it may recall attempts."""
         self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
         self._on_stuck = on_stuck
         self._before_begin = before_begin
@@ -110,9 +110,10 @@ class RunningAttempts:
         return attempt
 
     def put_off(self, handling: Handling) -> None:
-        """Stop its time until `begin`, as its handler waits to be called; a recall still ends it.
+        """Stop the time of an attempt until `begin`, as its handler waits to be called; a recall still ends it.
 
-        The time of an interrupted attempt runs on, as its handler may ignore that. Constant time, like `begin`.
+        The time of an interrupted attempt runs on, as its handler may ignore the interruption. Constant time, like
+        `begin`.
         """
         if self._attempts[handling].interrupted_by is None:
             attempt = self._put_off[handling] = self._attempts.pop(handling)
@@ -120,15 +121,15 @@ class RunningAttempts:
                 attempt.interrupt(attempt.ends_waiting)
 
     def look_before_begin(self, handling: Handling) -> None:
-        """Raise `CancelledError` if an attempt that is put off must not begin any more, as it is interrupted."""
+        """Raise `CancelledError` if the attempt is put off and must not begin any more, as it is interrupted."""
         self._before_begin()
         attempt = self._put_off.get(handling)
         if attempt is not None and attempt.interrupted_by is not None:
             raise asyncio.CancelledError
 
     def may_begin(self, handling: Handling) -> bool:
-        """Whether a running attempt of which nothing can be seen outside yet may go on to that. If not, because its
-        flow has taken back what has not started, or starts nothing more, it is interrupted."""
+        """Whether a running attempt that has had no effect yet may go on and have one. If its flow has taken back what
+        has not started, or starts nothing more, it may not, and is interrupted."""
         self._before_begin()
         attempt = self._attempts.get(handling)
         if attempt is None:
@@ -178,7 +179,7 @@ class RunningAttempts:
         self._end_waiting(queue, epoch, InterruptedBy.RETURN)
 
     def hold_put_off(self, queue: QueueName, epoch: Epoch) -> None:
-        """The same, for a flow handle that starts nothing more and keeps what it has."""
+        """Like `recall_put_off`, for a flow handle that starts nothing more and keeps what it has."""
         self._end_waiting(queue, epoch, InterruptedBy.STOP)
 
     def _end_waiting(self, queue: QueueName, epoch: Epoch, why: InterruptedBy) -> None:
@@ -190,7 +191,7 @@ class RunningAttempts:
                 attempt.ends_waiting = why
 
     def handlings(self) -> list[Handling]:
-        """What is being handled now, in the order of deadlines, followed by what is put off."""
+        """The handlings of all attempts, in the order of deadlines, followed by those that are put off."""
         return [*self._attempts, *self._put_off]
 
     def started(self) -> list[tuple[Attempt, float]]:
@@ -216,7 +217,7 @@ class RunningAttempts:
             if attempt.overdue_count == 2:
                 self._on_stuck(attempt.handling)
             attempt.interrupt(InterruptedBy.TIMEOUT)
-            # To the end of the order, in case the handler goes on nevertheless.
+            # To the end of the order, with a new deadline, in case the handler goes on nevertheless.
             attempt.deadline_s = now_s + self._timeout_s
             del self._attempts[attempt.handling]
             self._attempts[attempt.handling] = attempt
@@ -225,7 +226,7 @@ class RunningAttempts:
 
 
 class AttemptWatches:
-    """All running attempts of a member, by their timeout."""
+    """All running attempts of a member, by timeout; one per dispatcher."""
 
     def __init__(self, on_stuck: Callable[[Handling], None], before_begin: Callable[[], None] = lambda: None) -> None:
         """The parameters are those of `RunningAttempts`."""
@@ -269,8 +270,8 @@ class AttemptWatches:
 
 @contextmanager
 def attempt_put_off() -> Iterator[None]:
-    """In a handler: its time does not run while the context lasts (`RunningAttempts.put_off`), and nothing of it has
-    begun. Raises `CancelledError` at the end if it must not begin any more."""
+    """For a handler that waits before it has begun anything: while the context lasts, its time does not run
+    (`RunningAttempts.put_off`). Raises `CancelledError` at the end if the handler must not begin any more."""
     handling = CURRENT_HANDLING.get(None)
     if handling is None:
         yield
@@ -290,8 +291,8 @@ def may_begin(handling: Handling | None) -> bool:
 
 
 async def end_unbegun() -> NoReturn:
-    """In a handler of which `may_begin` is False: raises `CancelledError`."""
-    # Here, where the cancellation that is under way does no harm; it would hit whatever is awaited next.
+    """Raise `CancelledError`, in a handler for which `may_begin` was False."""
+    # The cancellation that is under way would hit whatever is awaited next: let it be this.
     await asyncio.sleep(0)
-    # In a task of the handler's own, which nobody has cancelled.
+    # Nothing came if the handler runs in a task of its own, which nobody has cancelled.
     raise asyncio.CancelledError

@@ -1,4 +1,4 @@
-"""Decides whose batch is handled next: as many at a time as there are runners, over all batch handlers of a member."""
+"""Decides which batch is handled next: over all batch handlers of a member, as many at a time as there are runners."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -52,19 +52,19 @@ class BatchTurns:
 
     @property
     def any_leave(self) -> bool:
-        """Whether `is_leaving` is so for anything."""
+        """Whether `is_leaving` may be True for any message."""
         return bool(self._leaving or self._moving)
 
     def is_leaving(self, each: Gathered) -> bool:
-        """Whether its flow handle is given up in good order, or a re-striping waits for its shard: it waits for no
-        others, so its batch is due."""
+        """Whether the message's flow handle is given up in good order, or a re-striping waits for its shard. Then it
+        must not wait for other messages: its batch is due."""
         if self._leaving.get(each.queue) == each.epoch:
             return True
         moving = self._moving.get(each.queue)
         return moving is not None and moving[0] == each.epoch and each.shard in moving[1]
 
     def join(self, look: Callable[[], None]) -> None:
-        """Have this called when `is_leaving` may be so for others, for whoever gathers messages."""
+        """For whoever gathers messages: have `look` called whenever the answers of `is_leaving` may have changed."""
         self._looks[look] = None
 
     def part(self, look: Callable[[], None]) -> None:
@@ -77,13 +77,13 @@ class BatchTurns:
         self._have_all_look()
 
     def stay(self, queue: QueueName) -> None:
-        """Take that back: the handle is kept after all, or is gone."""
+        """Take `leave` back: the handle is kept after all, or is gone."""
         if self._leaving.pop(queue, None) is not None:
             # A line that waits for a turn, and is not due any more, has to see by itself when it is.
             self._have_all_look()
 
     def move(self, queue: QueueName, epoch: Epoch, shards: frozenset[int | None]) -> None:
-        """Note for which shards a re-striping waits until what is here of them is handled."""
+        """Set the shards of which a re-striping waits until what is here is handled; None stands for no shard."""
         if shards:
             self._moving[queue] = epoch, shards
         else:
@@ -96,7 +96,7 @@ class BatchTurns:
         self._give()
 
     def end(self) -> None:
-        """End a turn: its batch is done, or is no longer waited for."""
+        """End a turn: its batch is done, or nobody waits for it any more."""
         self._free += 1
         self._give()
 
@@ -111,6 +111,6 @@ class BatchTurns:
             if line.is_due():
                 self._free -= 1
                 line.begin()
-                # To the end, if the line has another batch; a line that is not due asks again when it is.
+                # If the line has another batch, it goes to the end; a line that is not due asks again when it is.
                 if line.is_due():
                     self._asking[line] = None

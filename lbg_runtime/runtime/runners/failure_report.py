@@ -1,4 +1,5 @@
-"""What is kept of the failure that ended a message's attempts: facts only, as the exception would hold its frames."""
+"""What is kept of the failure that ended a message's attempts: text only, as the exception would keep its frames alive,
+and all that they refer to."""
 
 import hashlib
 import traceback
@@ -9,7 +10,7 @@ from pathlib import PurePath
 from lbg_runtime.model.failure import Then
 
 MAX_ERROR_BYTES = 500
-"""Of an error in a property, as sent; brokers limit the size of properties."""
+"""How much of an error a property holds, in bytes as sent; brokers limit the size of properties."""
 
 MAX_TEXT_LENGTH = 2_000
 """Characters of an error's text in the log; a handler may put a whole payload into it."""
@@ -23,7 +24,7 @@ class StrangeFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """Made once, when the attempts end."""
+    """Why a message's attempts ended, and what follows. Made once, by the dispatcher."""
 
     then: Then
     attempts: int
@@ -46,9 +47,9 @@ def plain(failure: BaseException) -> BaseException:
 
 
 def leaves(failure: BaseException) -> Iterator[BaseException]:
-    """What a group of exceptions is made of, in order, without the groups in it; any other exception is its only leaf.
+    """The exceptions in a group and in the groups within it, in order; any other exception is its only leaf.
 
-    What a task group raises says nothing itself.
+    The group that a task group raises says nothing itself.
     """
     left = [failure]
     while left:
@@ -73,7 +74,7 @@ def report_of(failure: BaseException, then: Then, attempts: int) -> FailureRepor
 def error_text(failure: BaseException) -> str:
     """Type and text of an error, in one line of bounded length that can be sent; errors of its `str` do not escape.
 
-    Of a group, its first leaf too.
+    For a group, the text includes its first leaf.
     """
     leaf = next(leaves(failure))
     told = _line_of(failure)
@@ -110,7 +111,7 @@ def _stack_digest(failure: BaseException) -> str:
     kinds = [type(failure).__qualname__]
     leaf = next(leaves(failure))
     if leaf is not failure:
-        # A group comes from the end of its task group; the leaf from where it failed, in a task of its own.
+        # A group is raised at the end of its task group; the leaf shows what failed, in a task of its own.
         frames += traceback.extract_tb(leaf.__traceback__)
         kinds.append(type(leaf).__qualname__)
     places = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]

@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.runners.failure_report import FailureReport
 
 HandlerFunction = Callable[[Message], Awaitable[object]]
-"""Handles one message. If it raises, it has failed, and the message is tried again. What it returns is ignored, except
-for what `refuse_unrun` refuses; the caller passes every answer but None to that."""
+"""Handles one message. If it raises, it has failed, and the message is tried again. The caller passes every answer but
+None to `refuse_unrun`; what that does not refuse is ignored."""
 
 
 class GivenBack(Exception):
-    """Raised instead of an answer by a handler that passes messages on, for one that it has not passed on: its delivery
-    ends without an outcome, and this was no attempt.
+    """Raised by a handler that passes messages on, for a message that it has not passed on: the delivery ends without
+    an outcome, and this was no attempt.
 
     Nothing more of the delivery's flow handle is started, and the handle is given up, so that the next owner gets what
-    is unsettled, in order. For a flow that is being given up anyway, and waits for this.
+    is unsettled, in order. Meant for a flow that is being given up anyway, and waits for this delivery.
     """
 
 
 def refuse_unrun(answer: object, who: str = "the handler") -> None:
-    """Raise `TerminalFailure` if the answer has yet to be awaited, read or published: then the message is not handled.
+    """Raise `TerminalFailure` if the answer is something still to be awaited, read or published: then the message has
+    not been handled.
 
-    For everything that is called for a message, after it returns and before it counts as done.
+    Call it for the answer of everything that is called for a message, before the message counts as handled.
     """
     if is_unsent(answer):
         what = "a Message" if isinstance(answer, Message) else f"a {type(answer).__name__} with a Message"
@@ -55,9 +56,11 @@ def unrun_failure(answer: object, who: str) -> TerminalFailure:
 
 
 class Handling:
-    """Made when a delivery is dispatched, reported once when it has left the lanes; only the dispatcher changes it.
+    """A delivery on its way through the dispatcher: made when it is dispatched, reported once when it has left the
+    lanes. Only the dispatcher changes it.
 
-    One is made per message: before Python 3.12, reading a slot takes a fraction of the time of reading a class default.
+    Has slots and no class defaults, as one is made per message: before Python 3.12, a slot is read in a fraction of the
+    time.
     """
 
     __slots__ = (
@@ -78,11 +81,11 @@ class Handling:
     )
 
     last_error: str
-    """Type and beginning of what went wrong last. Not set before something has: most messages would pay for nothing."""
+    """Type and beginning of the last error. Not set before there is one, as most messages would pay for nothing."""
     may_be_elsewhere: bool
-    """It was to be moved to another queue, which may have a copy. Not set before that is in question, likewise."""
+    """Whether a move may have put a copy into another queue. Not set before a move was tried, for the same reason."""
     span: "Span"
-    """That of its newest attempt. Not set where no spans are made."""
+    """The span of its newest attempt. Not set where no spans are made."""
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
@@ -96,7 +99,7 @@ class Handling:
         self.end_report: FailureReport | None = None
         """Set when its attempts have ended without success: its handler is not started again."""
         self.local_seq = 0
-        """Total order of first starts in this life of the member, from 1."""
+        """Its number, from 1, in the order in which deliveries were first started in this life of the member."""
         self.start_mono_ns = 0
         self.done_mono_ns = 0
         """0 until it has ended."""
@@ -108,7 +111,7 @@ class Handling:
         """The delivery as its handler gets it, which is with the message as its handler gets it."""
         if self.delivery.message is self.message:
             return self.delivery
-        # Its own has the token of another key, for which a guard would take it for a message that it knows.
+        # The delivery's own message may have a token that counts within another key: a guard could take it for an old one.
         return replace(self.delivery, message=self.message)
 
     @property

@@ -13,11 +13,13 @@ from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.runtime.runners.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
-"""Handlers that never wait would otherwise keep the loop from everything else."""
+"""How many turns a runner takes in a row: without a pause, handlers that never wait would keep the loop from everything
+else."""
 
 LONGEST_WITHOUT_A_PAUSE_NS = 20_000_000
-"""The same for handlers that block, over all runners: nothing is settled while they do. Each may be far from what the
-watchdog allows a blocked loop; all together would have the member end and begin with the same messages, for ever."""
+"""How long all runners together take turns without a pause, if handlers block. Nothing is settled meanwhile: handlers
+of which each blocks for much less than the watchdog allows could together exceed its limit. The member would be ended,
+and begin again with the same messages, for ever."""
 
 _Answer = TypeVar("_Answer")
 
@@ -26,7 +28,7 @@ TurnHandler = Callable[[Lane[Handling], "asyncio.Task[object]"], Awaitable[None]
 
 
 class RunnerPool:
-    """Belongs to one dispatcher. The turn handler must not raise, except to end the process or when cancelled."""
+    """One per dispatcher, on its loop. The turn handler must not raise, except to end the process or when cancelled."""
 
     def __init__(self, lanes: KeyLanes[Handling], runner_count: int, handle_turn: TurnHandler) -> None:
         self._lanes = lanes
@@ -34,7 +36,7 @@ class RunnerPool:
         self.batch_turns = BatchTurns(runner_count)
         self._handle_turn = handle_turn
         self._surplus = 0
-        """Number of runners to end, because others were added in their place."""
+        """How many runners are to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
         self._now_ns: Callable[[], int] | None = None
@@ -44,7 +46,7 @@ class RunnerPool:
         self._soiled: set[asyncio.Task[object]] = set()
         """Runners whose context a handler has changed."""
         self._is_ending = False
-        """Runners are cancelled or will be, because the pool is cancelled or one of its tasks has failed."""
+        """Whether runners are being cancelled or will be: the pool is cancelled, or one of its tasks has failed."""
         self._group: asyncio.TaskGroup | None = None
         self._context: Context | None = None
 
@@ -56,8 +58,8 @@ class RunnerPool:
             try:
                 for _ in range(self._runner_count):
                     self._add_runner(self._group)
-                # No bound: until cancelled. The block is not left earlier, as a group that waits for its end may
-                # silently take no more tasks.
+                # No bound: until cancelled. The block is not left earlier, because a group that waits for its end may
+                # silently start no more tasks.
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._is_ending = True
@@ -66,7 +68,7 @@ class RunnerPool:
     def limit_turns(self, now_ns: Callable[[], int]) -> None:
         """From now on, pause as `LONGEST_WITHOUT_A_PAUSE_NS` says, by this clock.
 
-        Not in every pool: where nobody ends a blocked loop, as in a test in virtual time, order depends on no clock.
+        Not done where nobody ends a blocked loop, as in virtual time: there, the order of turns depends on no clock.
         """
         self._now_ns = now_ns
 
@@ -84,22 +86,22 @@ class RunnerPool:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is started now may come to its end; asked by what the pool runs."""
+        """Whether the pool goes on, so that what is started now may come to its end; for what the pool runs."""
         return not self._is_ending
 
     def start(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> "asyncio.Task[_Answer]":
-        """Start a task next to the turns, which ends with them at the latest; if cancelled before it starts, it does
-        not call `work`."""
+        """Start `work` as a task beside the turns, which is cancelled when they are; a task that is cancelled before it
+        has begun does not call `work`."""
         if self._group is None or self._context is None:
             raise InvariantViolated("a task was started beside a pool that does not run")
         return self._group.create_task(self._beside(work), context=self._context.copy())
 
     async def take_back(self, task: "asyncio.Task[object]") -> None:
-        """In a runner, when what it called has ended and left its task cancelled: make the task as good as new.
+        """Make a runner's task as good as new after a handler that has ended and left it cancelled. Called in the task.
 
-        The handler took too long or was recalled, or it cancelled itself, or a task group in it did, which before
-        Python 3.13 does not undo that if a child fails at the group's end. Raises `CancelledError` if the runner is to
-        end.
+        Either the handler took too long or was recalled; or it cancelled itself; or a task group in it did, which
+        before Python 3.13 does not undo that if a child fails at the group's end. Raises `CancelledError` if the runner
+        is to end.
         """
         with suppress(asyncio.CancelledError):
             # A cancellation that is not delivered yet would hit the next handler.
@@ -116,11 +118,11 @@ class RunnerPool:
             self._add_runner(self._group)
 
     def stand_down(self) -> None:
-        """Take one runner away, as the one that hung goes on: its own after this turn, or an idle one before that."""
+        """Take one runner away, as the one that hung goes on: the next that would begin a turn ends instead."""
         self._surplus += 1
 
     def _add_runner(self, group: asyncio.TaskGroup) -> None:
-        # In a context of its own, not that of the turn in which it is added.
+        # In a fresh context, not in that of the turn in which it is added.
         context = None if self._context is None else self._context.copy()
         group.create_task(self._take_turns(), name="lbg-runner", context=context)
 
@@ -132,7 +134,7 @@ class RunnerPool:
             try:
                 await self._take_turns_until_surplus(task)
             except asyncio.CancelledError:
-                # If the runner is not to end, this was meant for a handler, but came after the handler had ended.
+                # If the runner is not to end, this was meant for a handler, and came after the handler had ended.
                 self._forget_cancellations(task)
             except BaseException:
                 self._is_ending = True
@@ -143,8 +145,8 @@ class RunnerPool:
     async def _take_turns_until_surplus(self, task: "asyncio.Task[object]") -> None:
         turns = 0
         while True:
-            # Before a turn, so that a surplus runner does not first run a handler next to the others; and with no pause
-            # since the last turn, as a soiled runner is to end itself.
+            # Checked before a turn, so that a surplus runner does not first run one more handler; and without a pause
+            # since the last turn, so that a soiled runner ends itself and no other.
             if self._surplus:
                 self._surplus -= 1
                 self.wake()
@@ -161,7 +163,7 @@ class RunnerPool:
                 await self._wait_for_turn()
                 turns = 0
                 continue
-            # The next runner is woken before the handler can wait, so that one that waits strands no other key.
+            # The next runner is woken before the handler runs: if this one waits, other ready keys must not.
             if not self._is_waking:
                 self.wake()
             if now_ns is not None and since_ns is None:
@@ -175,7 +177,7 @@ class RunnerPool:
 
     def _begin_round(self, now_ns: int) -> None:
         self._turns_since_ns = now_ns
-        # In the next round, before any runner that pauses after this.
+        # Called in the next round of the loop, before any runner that pauses after this.
         asyncio.get_running_loop().call_soon(self._end_round)
 
     def _end_round(self) -> None:
@@ -204,7 +206,7 @@ class RunnerPool:
             await wake_up
         finally:
             if wake_up.done() and not wake_up.cancelled():
-                # Also if it is cancelled after it was woken.
+                # Even if this runner was cancelled after it had been woken.
                 self._is_waking = False
 
 
@@ -213,16 +215,17 @@ def is_changed(context: Context) -> bool:
     try:
         # If nothing was set, this compares two pointers.
         return copy_context() != context
-    except Exception:  # noqa: BLE001 - values of others: comparing them may raise anything
+    except Exception:  # noqa: BLE001 - the values are the user's: to compare them may raise anything
         return True
 
 
 def is_closed(task: "asyncio.Task[object]") -> bool:
-    """In a coroutine of the task: whether it is being closed, as when its loop has ended, and must not wait again.
+    """In a coroutine of the task: whether the coroutine is being closed, as when its loop has ended, so that it must
+    not wait again.
 
-    The `GeneratorExit` that closes a coroutine looks like one that a handler raises by itself.
+    By the `GeneratorExit` alone, that cannot be told from a handler that raises one itself.
     """
-    # A task is the current one while it runs, and what runs cannot be closed.
+    # While a task runs, it is the current one, and its coroutine cannot be closed.
     return asyncio.current_task(task.get_loop()) is not task
 
 
@@ -232,8 +235,8 @@ CURRENT_POOL: ContextVar[RunnerPool] = ContextVar("CURRENT_POOL")
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """In a turn: while its handler waits for something that other turns or other parties bring, another runner takes
-    its place, so that as many handlers run as before.
+    """For a handler, in a turn, that waits for something that other turns or other parties bring: while the context
+    lasts, another runner takes the place of this one, so that as many handlers run as before.
     """
     pool = CURRENT_POOL.get()
     pool.stand_in()

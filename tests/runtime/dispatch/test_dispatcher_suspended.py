@@ -146,7 +146,7 @@ async def test_what_fails_behind_the_stop_goes_back_and_no_policy_ends_it(rig, d
         await asyncio.sleep(1)
         clock.now_ns += STOP_NS
         if notices == "the status":
-            made.dispatcher.be_awake()
+            made.dispatcher.note_awake()
         may_fail.set()
         await made.until_ended(2)
         made.dispatcher.return_unstarted(QUEUE, Epoch(1))
@@ -166,7 +166,7 @@ async def test_a_blocked_loop_and_a_rest_are_no_stop(rig, delivery, clock):
             made.suspension.look(clock.now_ns)
             made.dispatcher.dispatch(delivery(number, "a"))
             await made.rig.until_ended(number)
-        made.dispatcher.be_awake()
+        made.dispatcher.note_awake()
     assert made.stops_ns == []
     assert made.rig.outcomes() == dict.fromkeys((1, 2, 3), Outcome.ACCEPTED)
 
@@ -174,10 +174,10 @@ async def test_a_blocked_loop_and_a_rest_are_no_stop(rig, delivery, clock):
 async def test_a_member_that_had_nothing_to_do_notices_the_stop_once(rig, clock):
     made = Watched(rig, clock)
     clock.now_ns += STOP_NS
-    made.dispatcher.be_awake()
+    made.dispatcher.note_awake()
     made.suspension.look(clock.now_ns)
     clock.now_ns += 1
-    made.dispatcher.be_awake()
+    made.dispatcher.note_awake()
     assert made.stops_ns == [STOP_NS]
 
 
@@ -193,7 +193,7 @@ async def test_a_batch_that_was_gathering_is_not_begun(rig, delivery, clock, not
         await asyncio.sleep(1)
         clock.now_ns += STOP_NS
         if notices == "the status":
-            made.dispatcher.be_awake()
+            made.dispatcher.note_awake()
         await made.until_ended(2)
         made.dispatcher.return_unstarted(QUEUE, Epoch(1))
         made.dispatcher.dispatch(delivery(4, "a", epoch=2))
