@@ -111,7 +111,7 @@ class Handling:
         """The delivery as its handler gets it, which is with the message as its handler gets it."""
         if self.delivery.message is self.message:
             return self.delivery
-        # The delivery's own message may have a token that counts within another key: a guard could take it for an old one.
+        # The delivery's own message may have a token that counts within another key: a guard could take it for old.
         return replace(self.delivery, message=self.message)
 
     @property
