@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 PINNED = {
-    canonicalize_name(name): version
-    for name, _, version in (line.partition("==") for line in (ROOT / "constraints.txt").read_text().split())
+    canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
+    for pin in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
+    if pin.marker is None or pin.marker.evaluate()
 }
 REQUIREMENTS = sorted(
     {*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)}
