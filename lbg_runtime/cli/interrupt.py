@@ -1,16 +1,23 @@
 """SIGTERM as an interrupt, for commands that have folders and processes to remove before they end."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
-def interrupt_when_asked() -> None:
-    """Have SIGTERM do from now on what SIGINT does, where that is not ignored. Main thread only.
+@contextmanager
+def interrupted_when_asked() -> Iterator[None]:
+    """While the context lasts, SIGTERM does what SIGINT does where that is not ignored. Main thread only.
 
     By default it ends the process on the spot: temporary folders stay, and so does what it has started. An interrupt
     passes through the ends of all contexts, and the exit code is 130.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:

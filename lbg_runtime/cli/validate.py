@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.interrupt import interrupt_when_asked
+from lbg_runtime.cli.interrupt import interrupted_when_asked
 from lbg_runtime.cli.options import (
     DURATION,
     Config,
@@ -124,14 +124,12 @@ def validate(
     if directory is None:
         code = _listen(config, topic, limit_s, as_json=json)
     elif is_following_on_spark:
-        interrupt_when_asked()
         code = _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=json)
     elif live:
         from lbg_runtime.cli.running_verdict import follow, looking_at_files
 
         code = follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=json)
     else:
-        interrupt_when_asked()
         code = _judge(directory, ack_window_ms, engine, layout, lost, as_json=json)
     raise typer.Exit(code)
 
@@ -141,7 +139,8 @@ def _judge(
 ) -> int:
     from lbg_runtime.validator.report import as_object, as_text
 
-    verdict = verdict_on(directory, engine, ack_window_ms, layout)
+    with interrupted_when_asked():
+        verdict = verdict_on(directory, engine, ack_window_ms, layout)
     if as_json:
         print_json(as_object(verdict))
     else:
@@ -204,6 +203,7 @@ def _follow_on_spark(
     from lbg_runtime.pipeline.spark.session import spark_session
 
     with (
+        interrupted_when_asked(),
         leaving_without_spark(),
         leaving_without_verdict(),
         tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder,

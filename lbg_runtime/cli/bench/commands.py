@@ -19,12 +19,17 @@ from lbg_runtime.cli.bench.scale import scale
 from lbg_runtime.cli.bench.siblings import processes
 from lbg_runtime.cli.bench.sidecar import sidecar
 from lbg_runtime.cli.bench.soak import soak
-from lbg_runtime.cli.interrupt import interrupt_when_asked
+from lbg_runtime.cli.interrupt import interrupted_when_asked
+
+
+def _interrupted_when_asked(context: typer.Context) -> None:
+    context.with_resource(interrupted_when_asked())
+
 
 bench = typer.Typer(
     no_args_is_help=True,
     help="Measure on this machine. The documents quote these figures.",
-    callback=interrupt_when_asked,
+    callback=_interrupted_when_asked,
 )
 bench.command()(acks)
 bench.command("all")(all_)

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
-from lbg_runtime.cli.interrupt import interrupt_when_asked
+from lbg_runtime.cli.interrupt import interrupted_when_asked
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
@@ -59,9 +59,8 @@ def demo(
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
-    # By default it would end without a word of the folder.
-    interrupt_when_asked()
-    with run_folder("lbg-demo-") as folder:
+    # By default SIGTERM would end it without a word of the folder.
+    with interrupted_when_asked(), run_folder("lbg-demo-") as folder:
         watch = _Watch(Console(stderr=True))
         group = LiveGroup(
             folder.path,
