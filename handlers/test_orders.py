@@ -7,8 +7,7 @@ import pytest
 
 from handlers import bookings, orders
 from lbg_runtime import Message
-from lbg_runtime.runtime.runners.handling import HandlerFunction
-from lbg_runtime.testing import LawsBroken, Running
+from lbg_runtime.testing import HandlerFunction, LawsBroken, Running
 
 pytestmark = pytest.mark.asyncio
 

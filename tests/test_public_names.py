@@ -9,3 +9,4 @@ import pytest
 def test_names_that_are_loaded_on_first_use_are_among_those_that_are_completed(name: str) -> None:
     package = import_module(name)
     assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, each) for each in package.__all__)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lbg_runtime.runtime.runners.handling import HandlerFunction
     from lbg_runtime.testing.broker_on_port import BrokerOnPort
     from lbg_runtime.testing.failures import AwaitForgotten, LawsBroken, NotReached
     from lbg_runtime.testing.group import Group
@@ -21,6 +22,7 @@ __all__ = [
     "running",
     "Running",
     "Group",
+    "HandlerFunction",
     "Handled",
     "Attempt",
     "LifeState",
@@ -36,6 +38,7 @@ _HOMES = {
     "running": "group_context",
     "Running": "group_context",
     "Group": "group",
+    "HandlerFunction": "handler_watch",
     "Handled": "handled",
     "Attempt": "handler_watch",
     "LifeState": "life",
