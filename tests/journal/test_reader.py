@@ -337,6 +337,16 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
     assert validate(tables).kind is not VerdictKind.VALID
 
 
+def test_of_a_torn_file_that_is_not_whole_at_least_one_record_is_said_to_be_missing(folder: Path) -> None:
+    path = folder / "00.member.jsonl"
+    path.write_bytes(b"".join(changed(0, is_whole=False)(lines_of(path))[:-1]))
+
+    verdict = validate(read_run(folder))
+
+    assert "00.member.jsonl: at least 1 records were dropped" in verdict.reasons
+    assert verdict.kind is VerdictKind.UNKNOWN
+
+
 @pytest.mark.parametrize(
     "facts", [{"queue_count": 0}, {"queue_count": -1}, {"queue_count": 1 << 31}, {"incarnation": 1 << 63}]
 )

@@ -101,7 +101,7 @@ def forget_numbers(run: Run) -> None:
         (remove_all_ledgers, "there is no publisher ledger"),
         (remove_one_ledger, "messages of publishers without a ledger were handled: p0"),
         (forget_a_confirmation, "handled messages are in no ledger"),
-        (drop_a_record, "1 records were dropped"),
+        (drop_a_record, ".member.jsonl: 1 records were dropped"),
         (tear_a_ledger, "the publisher did not close it"),
         (drop_in_a_ledger, "3 records were dropped"),
         (
