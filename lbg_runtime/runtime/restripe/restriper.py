@@ -105,9 +105,8 @@ class Restriper:
         """`queue_count`: how many queues the group is to have at the end. `store_count` stores how many there are; it
         is called while nobody can begin another re-striping. `stored_count` returns the stored number; None if nothing
         is stored. `insist_on_broker` raises `SempElsewhere` if `queues` are not those of the session's broker; it is
-        asked at the beginning, and whenever what the broker says of messages and flows decides something: another
-        broker would call all queues empty and out of use, and the administration's address may lead to one at any
-        time."""
+        asked before anything is decided by the messages and flows of queues: another broker would call all queues
+        empty and out of use, and the administration's address may lead to one at any time."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
@@ -160,7 +159,6 @@ class Restriper:
             asking.cancel()
 
     async def _bring_there(self) -> Progress | None:
-        await self._insist_on_broker()
         await self._look_at_queues(self._queue_count)
         if self._seen.plans():
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
@@ -242,6 +240,7 @@ class Restriper:
     # -- what exists
 
     async def _look_at_queues(self, queue_count: int) -> None:
+        await self._insist_on_broker()
         self._seen = await look_again(self._queues, self._seen, queue_count)
 
     async def _clear_leftovers(self) -> None:

@@ -29,6 +29,7 @@ from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_o
 SLOW_S = 7.0
 A_SHARD = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F0/subscriptions/h%2F4%2F%3E"
 LAST_TOPIC = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F1/subscriptions/lbg-control"
+FIRST_TOPIC = "POST /SEMP/v2/config/msgVpns/default/queues/orders%2F0/subscriptions"
 LAST_TOPIC_OF_THE_LAST = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F3/subscriptions/lbg-control"
 A_QUEUE = "PATCH /SEMP/v2/config/msgVpns/default/queues/orders%2F3"
 
@@ -176,14 +177,15 @@ async def test_the_administration_of_another_broker_than_that_of_the_members_is_
         assert (await conductors.restripe(3)).moving == 5
 
 
+@pytest.mark.parametrize("turns_at", [FIRST_TOPIC, LAST_TOPIC_OF_THE_LAST])
 async def test_an_administration_that_leads_to_another_broker_later_on_is_refused_then(
-    trial, settings, conductors
+    trial, settings, conductors, turns_at: str
 ) -> None:
     """What distributes requests may send them to the standby as soon as it believes both brokers to be ill."""
     standby, gateway = MemoryBroker(), Gateway(trial.broker)
     make_queues(standby, settings)
     async with trial.at_work(trial.discovered("a", group=GROUP)):
-        gateway.turn_to(standby, at=LAST_TOPIC_OF_THE_LAST)
+        gateway.turn_to(standby, at=turns_at)
         with pytest.raises(SempElsewhere):
             await conductors.restripe(3, gateway)
         assert len(standby.engine.queue_names("default")) == 4, "what is deleted there is deleted at both"
