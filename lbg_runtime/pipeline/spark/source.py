@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText
+from lbg_runtime.model.errors import CheckpointForeign, LandingError, LandingRowsPruned, PayloadNotText
 from lbg_runtime.pipeline.landing.layout import lane_names, read_group_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
@@ -54,9 +54,9 @@ def landing_schema(options: SourceOptions) -> StructType:
 class QueueRows(InputPartition):
     """What one task reads: rows of several queues, one queue after the other."""
 
-    def __init__(self, parts: Sequence[tuple[int, Rows, Rows]]) -> None:
-        """Per queue, the rows up to which its lanes were read before, and are to be read now."""
-        super().__init__(tuple(parts))
+    def __init__(self, parts: Sequence[tuple[int, Rows, Rows]], log_id: str | None) -> None:
+        """Per queue, the rows up to which its lanes were read before, and are to be read now; and of which log."""
+        super().__init__((tuple(parts), log_id))
 
 
 class _Reader:
@@ -65,19 +65,27 @@ class _Reader:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def _plan(self, start: Rows, end: Rows, task_count: int | None = None) -> Sequence[InputPartition]:
+    def _plan(self, log: LandingLog, start: Rows, end: Rows, task_count: int | None = None) -> Sequence[InputPartition]:
         """The tasks that read from one offset to another; none if there is nothing to read."""
         queues = queues_between(start, end)
         first, last = by_queue(start), by_queue(end)
         tasks = pack(queues, task_count or self._options.task_count(len(queues)))
-        return [QueueRows([(each, first.get(each, {}), last[each]) for each in task]) for task in tasks]
+        return [QueueRows([(each, first.get(each, {}), last[each]) for each in task], log.group.id) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task; raises what `LandingLog.read_queue` raises, and `PayloadNotText`."""
+        """The rows of a task; raises what `LandingLog.read_queue` raises, and `PayloadNotText`.
+
+        `LandingError` also if another log has taken the place of the one that was planned for: in that, the rows would
+        be missing like pruned ones.
+        """
         schema = to_arrow_schema(landing_schema(self._options), timezone="UTC")
         log = LandingLog(self._options.path)
+        planned, log_id = partition.value
+        if log.group.id != log_id:
+            what = f"another log has taken its place, {log.group.id}, since rows of {log_id} were planned"
+            raise LandingError(str(self._options.path), what, "bring that log back")
         goes_on = not self._options.fail_on_loss
-        parts = (log.read_queue(queue, start, end, skips_pruned=goes_on) for queue, start, end in partition.value)
+        parts = (log.read_queue(queue, start, end, skips_pruned=goes_on) for queue, start, end in planned)
         # Joined across queues: with many of them a batch has few rows of each.
         for batch in _joined(chain.from_iterable(parts)):
             columns = list(batch.columns)
@@ -95,7 +103,7 @@ class LbgBatchReader(_Reader, DataSourceReader):
         # The beginning first: what comes meanwhile lies after it.
         start = _first_rows(log, self._options)
         # Spark takes an empty list for one partition without a value, and has that read.
-        return self._plan(start, _all_rows(log, self._options)) or [QueueRows([])]
+        return self._plan(log, start, _all_rows(log, self._options)) or [QueueRows([], log.group.id)]
 
 
 class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -167,7 +175,8 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         if start == end:
             return []
         last = self._decode(end)
-        return self._plan(self._decode(start).rows if last.began is None else last.began, last.rows, last.tasks)
+        first = self._decode(start).rows if last.began is None else last.began
+        return self._plan(self._log, first, last.rows, last.tasks)
 
     def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
         """Rows read, without the lanes gone by now. Raises `LandingRowsPruned` if one was not read completely."""

@@ -18,13 +18,13 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText, UserError
+from lbg_runtime.model.errors import CheckpointForeign, LandingError, LandingRowsPruned, PayloadNotText, UserError
 from lbg_runtime.pipeline.landing.lane import set_aside
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune as prune_log
 from lbg_runtime.pipeline.spark import source
 from lbg_runtime.pipeline.spark.data_source import LbgDataSource
-from lbg_runtime.pipeline.spark.source import LbgStreamReader
+from lbg_runtime.pipeline.spark.source import LbgBatchReader, LbgStreamReader
 from lbg_runtime.pipeline.spark.source_bench import fill_log
 from lbg_runtime.pipeline.spark.source_options import read_source_options
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
@@ -175,7 +175,7 @@ def test_only_the_queues_asked_for_are_read_and_packed_into_tasks(tmp_path: Path
     reader = stream_reader(tmp_path / "log", queues="1,2,4,5,7", queuesPerPartition="2")
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-    assert [[queue for queue, _, _ in each.value] for each in planned] == [[1, 5], [2, 7], [4]]
+    assert [[queue for queue, _, _ in each.value[0]] for each in planned] == [[1, 5], [2, 7], [4]]
 
 
 def test_rows_of_many_queues_go_to_spark_in_few_pieces(tmp_path: Path) -> None:
@@ -406,6 +406,31 @@ def test_a_log_that_takes_the_place_of_another_ends_the_stream(tmp_path: Path) -
     shutil.rmtree(tmp_path / "log")
     (tmp_path / "away").rename(tmp_path / "log")
     assert [found for _, found in batches(reader, end)] == [[id_of("k", 2)]]
+
+
+@pytest.mark.parametrize("fails_on_loss", ["true", "false"])
+def test_a_log_that_takes_the_place_of_another_gives_nothing_to_what_was_planned(
+    tmp_path: Path, fails_on_loss: str
+) -> None:
+    """Where losses are passed over, all of the batch was missing, and Spark noted it as done."""
+
+    def land_one(member: str) -> None:
+        log = LogOnDisk(tmp_path / "log")
+        log.lane(member).append(rows([id_of("k", 1)]))
+        log.close()
+
+    land_one("a")
+    options = {"failOnDataLoss": fails_on_loss}
+    stream = stream_reader(tmp_path / "log", **options)
+    begin = stream.initialOffset()
+    planned = stream.partitions(begin, stream.latestOffset(begin, ReadAllAvailable()))
+    batch = LbgBatchReader(read_source_options({"path": str(tmp_path / "log"), **options}))
+    planned_batch = batch.partitions()
+    (tmp_path / "log").rename(tmp_path / "away")
+    land_one("b")
+    for reader, partitions in ((stream, planned), (batch, planned_batch)):
+        with pytest.raises(LandingError, match="another log has taken its place"):
+            list(through_pickle(reader).read(through_pickle(partitions[0])))
 
 
 DAY_US = 86_400 * 1_000_000
