@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.guard.memory import MemoryGuard
 from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
@@ -205,7 +206,9 @@ class DrawnWorld(JournaledWorld):
         self.dispatch = {"max_in_flight": chance.choice([1, 2, 4, 8]), "runners": chance.choice([1, 2, 3])}
         if chance.random() < 0.4:
             self.dispatch |= {"stuck_key": "300ms", "slow_handler": "100ms", "max_waiting_per_key": 1}
-        self.limits = 1 if has_stops else chance.choice([1, 2, 2, 3]), chance.choice(["0ms", "10ms", "100ms"])
+        self.limits = chance.choice([1, 2, 2, 3]), chance.choice(["0ms", "10ms", "100ms"])
+        if bounds not in self.around and random.Random(f"{self.SEED} patient").random() < 0.5:
+            self.limits = self.limits[0], "3s"
         # Without a key of its own, a message has its place among those of its shard, of which each world has two.
         self.has_keys = chance.random() < 0.85 or parks or isinstance(self, PartitionedWorld)
         self._guard = MemoryGuard()
@@ -220,9 +223,11 @@ class DrawnWorld(JournaledWorld):
         self._overdue = set()
         """Handlings of which the newest attempt took too long, and ended well."""
         self._loaded = set()
-        """By member, queue, epoch and key: where a message was handled with success."""
+        """By member, queue, epoch and lane: where a message was handled with success."""
         self._told = {}
         """By member and queue: what its hooks were told."""
+        self._kept = set()
+        """What was found waiting for its batch, though its queue or its shard leaves."""
         super().__init__(loop, trouble)
 
     def __repr__(self):
@@ -293,12 +298,31 @@ class DrawnWorld(JournaledWorld):
             way = one_of(chance, WELL)
         if way not in WELL:
             self.failed.append(identity)
-        began_s = self.loop.time()
+        began_s = self._running_s()
         await way()
-        if self.loop.time() - began_s > 1 and bounds not in self.around:
+        if self._running_s() - began_s > 1 and bounds not in self.around:
             self._overdue.add(self._handlings[identity])
         await super().act(identity, is_first=is_first)
         await self._guard.once(self._handlings[identity].message, lambda value: [*(value or ()), identity[1]])
+
+    def _running_s(self):
+        # What was to be done by now is done first when the process goes on.
+        return self.loop.time() - self.loop.stood_still_s
+
+    # -- batches
+
+    async def begin(self):
+        await super().begin()
+        if self.kind == "batch":
+            self._look_at_batches()
+
+    def _look_at_batches(self):
+        """What leaves in good order waits for no others."""
+        kept = {each for member in self.members.values() if member.is_there for each in _kept_by(member)}
+        for each in kept & self._kept:
+            self.fault(f"{identity_of(each.message)} waits for others in its batch, though its queue or shard leaves")
+        self._kept = kept
+        self._next_look = self.loop.call_later(0.5, self._look_at_batches)
 
     # -- handlers
 
@@ -320,9 +344,11 @@ class DrawnWorld(JournaledWorld):
         self._overdue.discard(handling)
         self.check_may_begin(member, identity, delivery.queue, delivery.epoch)
         self._look_at_hooks(member, delivery)
+        if member.dispatcher.is_stopped(delivery.queue, delivery.epoch):
+            self.fault(f"{identity} was begun although its queue has stopped")
         if identity != identity_of(delivery.message):
             self.fault(f"{delivery.message} comes as {message}")
-        place = member.name, delivery.queue, delivery.epoch, message.key
+        place = member.name, delivery.queue, delivery.epoch, handling.lane
         if not message.is_first_of_key and place not in self._loaded and delivery.queue in self.queues:
             self.fault(f"{identity} is not the first of its key, and nothing of it was handled in {place}")
         waited_s = self.loop.time() - self._failed_s.pop(handling, 0)
@@ -336,7 +362,7 @@ class DrawnWorld(JournaledWorld):
     def look_at_end(self, member, handling):
         identity, calls = identity_of(handling.message), self._calls.pop(handling, 0)
         if handling.outcome is not None and handling.end_report is None and handling.attempts:
-            self._loaded.add((member.name, handling.queue, handling.epoch, identity[0]))
+            self._loaded.add((member.name, handling.queue, handling.epoch, handling.lane))
             if handling in self._overdue:
                 self.fault(f"{identity} is accepted, although its last attempt took too long")
         if calls > handling.attempts or (calls < handling.attempts and not self.around):
@@ -395,12 +421,14 @@ class DrawnWorld(JournaledWorld):
 
     async def _act_in_batch(self, item, identity, works, *, is_first):
         is_settled_alone = random.Random(f"{self.SEED} alone {identity}").random() < 0.5
+        # What fails with one whose queue stops would stop its own.
+        is_settled_alone |= isinstance(self, StoppedWorld)
         try:
             await self.act(identity, is_first=is_first)
-        except NotThisTime as error:
+        except (NotThisTime, ValueError) as error:
             if not is_settled_alone:
                 raise
-            works.pop(item).__exit__(NotThisTime, error, error.__traceback__)
+            works.pop(item).__exit__(type(error), error, error.__traceback__)
             item.fail(error)
             return
         if item.handling in self._overdue:
@@ -467,6 +495,11 @@ class DrawnWorld(JournaledWorld):
 
     # -- the end
 
+    async def rest(self):
+        if self.kind == "batch":
+            self._next_look.cancel()
+        await super().rest()
+
     async def afterwards(self):
         await super().afterwards()
         aside = self.aside()
@@ -498,6 +531,19 @@ class DrawnWorld(JournaledWorld):
         whole = [((message, "1"), (message, "2")) for message, _ in pairs[::2]]
         if self.kind == "transacted" and list(zip(pairs[::2], pairs[1::2], strict=False)) != whole:
             self.fault(f"not together: {parts}")
+
+
+def _kept_by(member):
+    """What waits for its batch in a member, and should not."""
+    if member.supervisor is None or not member.dispatcher.batch_turns._free:
+        return
+    machines = {(each.machine.queue, each.machine.epoch): each.machine for each in member.supervisor.runners}
+    for handling in member.dispatcher.running():
+        machine, waiting = machines.get((handling.queue, handling.epoch)), handling.route.attempts._put_off
+        if machine is not None and handling in waiting and waiting[handling].interrupted_by is None:
+            is_leaving = machine.state is FlowState.DRAINING and machine.cause.is_in_good_order
+            if is_leaving or handling.shard in machine.closing_shards:
+                yield handling
 
 
 def _part(message, number):

@@ -287,8 +287,10 @@ class World:
 
     async def until_handled(self, member):
         """Wait until nothing is left, or the member is not there any more."""
-        end_s = self.loop.time() + PATIENCE_S
+        known, end_s = 0, 0.0
         while member.is_there and self.is_work_left():
+            if len(self.done) > known or not end_s:
+                known, end_s = len(self.done), self.loop.time() + PATIENCE_S
             if self.loop.time() > end_s:
                 self.fault(f"{member.name} stands still with {self.left()} messages left")
                 return

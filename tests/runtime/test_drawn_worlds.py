@@ -15,6 +15,7 @@ import structlog
 
 from lbg_runtime.guard.memory import Entry, MemoryGuard
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
 from lbg_runtime.runtime.handlers.batches import _Line
@@ -24,6 +25,7 @@ from lbg_runtime.runtime.handlers.middleware import _Turn
 from lbg_runtime.runtime.handlers.publishing import Confirms
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.runners.attempts import Attempt, InterruptedBy, RunningAttempts
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from tests.runtime.drawn_worlds import drawn
 from tests.runtime.every_step import World
 from tests.runtime.mishaps import MISHAPS, TROUBLES, faults
@@ -69,6 +71,10 @@ def faults_of(story, seed):
 def test_whatever_is_drawn_keeps_the_laws(story):
     found = {seed: faults_of(story, seed) for seed in range(COUNTS[story])}
     assert {seed: lines for seed, lines in found.items() if lines} == {}
+
+
+def _nothing(*_):
+    pass
 
 
 async def _wait_for_nothing(*_):
@@ -140,15 +146,25 @@ PLANTED = {
     "a guard has each effect again": (2, MemoryGuard, "once", _always),
     "all is recorded as settled": (0, MemberJournal, "handled", _record_as_settled),
     "settlements leave before their records": (131, MemberJournal, "flush", lambda _: None),
+    "what waits for its batch is handled though its queue has stopped": (16, Dispatcher, "_hold_what_waits", _nothing),
+    "a batch of a queue that leaves waits for more": (352, BatchTurns, "leave", _nothing),
+    "a batch of a shard that leaves waits for more": (13, BatchTurns, "move", _nothing),
 }
-"""Mistakes, to show that they would be found, and from which seed on they are looked for in worlds of one member."""
+"""Mistakes, to show that they would be found, and from which seed on they are looked for."""
+
+PLANTED_ELSEWHERE = {
+    "what waits for its batch is handled though its queue has stopped": StoppedWorld,
+    "a batch of a shard that leaves waits for more": RestripedWorld,
+}
+"""The stories in which some are looked for; others are in worlds of one member."""
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_mistake_would_be_found(mistake, monkeypatch):
     first, *change = PLANTED[mistake]
+    story = PLANTED_ELSEWHERE.get(mistake, World)
     monkeypatch.setattr(*change)
-    assert any(faults_of(World, seed) for seed in range(first, first + 100))
+    assert any(faults_of(story, seed) for seed in range(first, first + 100))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tests.runtime.distant_session import DistantTransport
 DRAIN_TIMEOUT_S = 4
 
 PATIENCE_S = 60
-"""For everything to be handled: above the longest outage, and what follows it."""
+"""For the next message to be handled: above the longest outage, and what follows it."""
 
 
 class WatchedMember:

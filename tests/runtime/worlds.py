@@ -156,8 +156,8 @@ class PartitionedWorld(SharedWorld):
 
 
 class StoppedWorld(World):
-    """Member c, which was there first, has a queue whose second message fails there, so that the queue stops; member a,
-    which is at home on that queue, comes, and gets it by the rebind cycle."""
+    """Member c, which was there first, has a queue with two keys; the second message of one fails there, so that the
+    queue stops; member a, which is at home on that queue, comes, and gets it by the rebind cycle."""
 
     QUEUES = 2
     OTHERS_LEAVE_NOTHING = False
@@ -189,7 +189,7 @@ class StoppedWorld(World):
         a, c, is_undisturbed = self.members["a"], self.member("c"), not self.loop.mishaps
         c.start()
         await asyncio.sleep(1)
-        await self.publish("a", "a", "a", "b")
+        await self.publish("a", "e", "a", "e", "a", "b", "e")
         await asyncio.sleep(1)
         self.loop.counts = True
         a.start()
