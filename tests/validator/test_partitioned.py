@@ -3,14 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.run_files import Run
 from tests.validator.script import Life, broken, published
+from tests.validator.test_slices import slices_of
 
 
 def shared_life(run: Run, member: str) -> Life:
@@ -32,6 +36,18 @@ def test_members_that_are_fed_at_once_are_in_order() -> None:
     verdict = judged(run, 2)
     assert (verdict.kind, broken(verdict)) == (VerdictKind.VALID, set())
     assert verdict.moves == (), "what the broker moves between members is on nobody's record"
+
+
+def test_members_that_are_fed_at_once_are_no_two_owners_while_the_run_goes_on() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60)
+    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    tables = published(run, 3).tables()
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    told = [finding for part, until_ns in slices_of(tables, 4, 0, Random(1)) for finding in sliced.feed(part, until_ns)]
+    assert (told, sliced.standing.kind) == ([], VerdictKind.VALID)
 
 
 def test_the_same_records_on_an_exclusive_queue_are_two_owners() -> None:
