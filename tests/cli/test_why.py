@@ -1,0 +1,83 @@
+"""`lbg why`: what it says of a key that nobody has, and its exit codes. A key that a real member has is in
+`tests/cli/group/test_commands.py`."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.main import command_line
+from lbg_runtime.core.group.control_messages import (
+    FlowReport,
+    Header,
+    KeyAnswer,
+    KeySight,
+    LastHandled,
+    Life,
+    ParkingWait,
+    QuestionId,
+    ReportedFlow,
+)
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+app = command_line()
+
+STANDBY = KeyAnswer(
+    Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1),
+    QuestionId("q"),
+    shard_of(HashFunction.CRC32, "k", 8),
+    QueueName("orders/1"),
+    None,
+    KeySight(0, 0, None, None),
+)
+OWNER = replace(STANDBY, flow=FlowReport(ReportedFlow.ACTIVE, Epoch(3), 0))
+KNOWN = KeySight(0, 0, None, LastHandled(17, 1, 250))
+
+
+class Heard:
+    """An observer that has these answers; who answers is alive."""
+
+    def __init__(self, answers: Sequence[KeyAnswer]) -> None:
+        self._answers = answers
+
+    async def look_for_key(self, key: str, within_s: float) -> tuple[Sequence[KeyAnswer], GroupPicture]:
+        return self._answers, GroupPicture()
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "remark"),
+    [
+        pytest.param([replace(OWNER, sight=KNOWN)], 0, "", id="known"),
+        pytest.param(
+            [OWNER], 1, "lbg: its owner has no message of key k, and has not handled one lately\n", id="not known"
+        ),
+        pytest.param([replace(STANDBY, sight=KNOWN)], 1, "lbg: queue orders/1 has no owner among a\n", id="no owner"),
+        pytest.param(
+            [replace(OWNER, sight=KNOWN, wait=ParkingWait(1_500, "it is not there"))],
+            1,
+            "lbg: orders/1 waits for its parking queue; if no command is named above, try `lbg group verify`\n",
+            id="waits for its parking queue",
+        ),
+        pytest.param([], 3, "lbg: nobody on lbg-control/orders answered within 5 ms\n", id="nobody"),
+    ],
+)
+def test_the_exit_code_is_0_only_if_the_owner_knows_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Sequence[KeyAnswer], code: int, remark: str
+) -> None:
+    @asynccontextmanager
+    async def observing(_: object) -> AsyncIterator[Heard]:
+        yield Heard(answers)
+
+    monkeypatch.setattr("lbg_runtime.runtime.observer.observing", observing)
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}}))
+
+    done = CliRunner().invoke(app, ["why", "k", "--config", str(config), "--for", "5ms"], catch_exceptions=False)
+
+    assert (done.exit_code, done.stderr) == (code, remark)
