@@ -1,6 +1,6 @@
-"""The protocols that every transport implements and `testing/conformance.py` tests.
+"""The protocols that every transport implements, and that `testing/conformance.py` tests.
 
-All methods are called from the event loop's thread, and sinks are called on it too, so no caller needs a lock.
+All methods are called on the event loop's thread, and so are sinks, so no caller needs a lock.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ FlowSink = Callable[[FlowEvent], None]
 """Takes the events of one flow handle, in the order in which they happened. Must not raise and must not block."""
 
 ConnectionSink = Callable[[bool], None]
-"""Is called with whether there is a connection. Must not raise and must not block."""
+"""Called with whether there is a connection. Must not raise and must not block."""
 
 DirectSink = Callable[[Message], None]
 """Takes the direct messages of a subscription. Must not raise and must not block."""
@@ -31,12 +31,12 @@ class BoundFlow(Protocol):
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """Tell the broker how a delivery of this handle ended. Never blocks; does nothing on a dead handle.
 
-        Kept during an outage and sent after the reconnect. May reach the broker up to a second later, but before a
-        following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none overtakes
-        another, and after a reconnect those that the broken connection may have lost are sent again, before any later
-        one (law L3: the settled messages of a key are a prefix; tests/sim/test_laws.py has the story). A transport that
-        cannot guarantee this for an outcome gives the handle up instead: `FlowDown`, and the message is delivered
-        again.
+        The settlement may reach the broker up to a second later, but before a following `unbind` ends; during an outage
+        it is kept, and sent after the reconnect. Settlements take effect in the order of the calls and without gaps:
+        none overtakes another, and after a reconnect those that the broken connection may have lost are sent again,
+        before any later one (law L3: the settled messages of a key are a prefix; tests/sim/test_laws.py has the story).
+        A transport that cannot guarantee this for an outcome gives the handle up instead: `FlowDown`, and the message
+        is delivered again.
         """
         ...
 
@@ -110,7 +110,7 @@ def too_many_together(count: int) -> str:
 
 
 def answer(future: "asyncio.Future[None]", error: Exception | None) -> None:
-    """Say how what was to be published has ended, unless nobody waits for that any more."""
+    """Complete the future of a publication, with an error if there is one; nothing if it is done or cancelled."""
     if future.done():
         return
     if error is None:
@@ -157,14 +157,15 @@ class Messenger(Protocol):
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """Take direct messages until `close`; raises `SubscribeFailed`, then none may come until it is called again.
 
-        Restored after a reconnect. If the broker refuses that, nobody is told: who must know calls again, with the same
-        arguments, when the connection is back. The broker is asked once more, and each message is still taken once.
+        Restored after a reconnect. If the broker refuses that, nobody is told. A caller that must know calls this again
+        with the same arguments when the connection is back: the broker is then asked once more, and each message is
+        still taken once.
         """
         ...
 
 
 class Connection(Protocol):
-    """How the session stands, for whoever reports on it; a transport implements this too."""
+    """The state of the session, for whoever reports on it; a transport implements this too."""
 
     @property
     def is_connected(self) -> bool:
@@ -173,8 +174,8 @@ class Connection(Protocol):
 
     @property
     def why_away(self) -> str | None:
-        """What broke the connection, or what was wrong when it was last tried to restore it, if that is known; None
-        while there is a connection."""
+        """What broke the connection or, if that is known, why the last attempt to restore it failed; None while there
+        is a connection."""
         ...
 
 
@@ -191,8 +192,8 @@ class Browser(Protocol):
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """Return the messages on a queue, in order, no matter who holds it; take none of them. Raises `TransportError`.
 
-        A broker does not say where a queue ends: messages that come after a pause of `quiet_s` are not seen, and those
-        that come before one are. So a queue that is fed more often than that is read for ever, unless `is_last` ends
-        it; that is asked about each message, in order, and the one of which it is true is returned, too.
+        A broker does not say where a queue ends, so reading ends when none has come for `quiet_s`. A queue that is fed
+        more often than that is read for ever, unless `is_last` ends it: that is asked about each message, in order, and
+        the one for which it is True is the last one returned.
         """
         ...

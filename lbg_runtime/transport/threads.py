@@ -1,14 +1,14 @@
-"""Threads that are all there before the first call is given to them."""
+"""A pool of threads that have all been started before the first call is given to them."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 
 def started_threads(count: int, name_prefix: str) -> ThreadPoolExecutor:
-    """A pool whose threads run; raises `RuntimeError`, with none of them left, if the system refuses one.
+    """A pool whose threads are running; raises `RuntimeError`, leaving no thread behind, if the system refuses one.
 
-    Python's pool starts them one by one, as calls come, and queues a call before it starts the thread for it. If that
-    is refused, the caller is told that the call was not begun, and another thread makes it later.
+    Python's pool starts its threads one by one as calls come, and queues a call before it starts a thread for it. If
+    the system refuses that thread, the caller gets an error although another thread makes the call later.
     """
     pool = ThreadPoolExecutor(count, thread_name_prefix=name_prefix)
     are_all_there = threading.Event()

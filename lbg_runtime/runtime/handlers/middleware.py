@@ -154,8 +154,8 @@ class _Turn:
 
 
 def _in_place_of(given: Message, message: Message) -> Message:
-    """The message that a middleware passes on, with what only the member knows of the one it was given: a `Message`
-    that is made anew has no `is_first_of_key`, nor the key of its lane."""
+    """The message that a middleware passes on, with what only the member knows of the one that it was given: a
+    `Message` that is made anew has no `is_first_of_key`, nor the key of its lane."""
     if given.key is not None and message.key != given.key:
         message = message.in_lane_of(given.key)
     if message.is_first_of_key != given.is_first_of_key:

@@ -19,7 +19,8 @@ EffectSink = Callable[[SingleEffect], None]
 
 
 class MemoryBroker:
-    """Hands effects over one turn of the loop later, in the engine's order, so nothing is re-entrant.
+    """The engine with the routes to its clients. Hands effects over in the engine's order, one turn of the loop later,
+    so nothing is re-entrant.
 
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
@@ -48,7 +49,7 @@ class MemoryBroker:
     ) -> None:
         """Create a queue with its topic subscriptions; raises `BrokerRefusal` as the engine does."""
         if isinstance(subscriptions, str):
-            # Its letters would be taken for topics, and a `>` for all of them.
+            # Each of its letters would be a topic, and a `>` would be all of them.
             raise UserError("subscriptions", repr(subscriptions), f"a list, [{subscriptions!r}]")
         self.engine.create_queue(DEFAULT_VPN, QueueName(queue), settings if settings is not None else QueueSettings())
         for subscription in subscriptions:

@@ -1,4 +1,4 @@
-"""One look into a queue of a memory broker, which shows what comes meanwhile, too, as a broker on the network does."""
+"""One look into a queue of a memory broker. As with a broker on the network, it shows what comes meanwhile, too."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ class MemoryBrowse:
         self._engine = engine
         self._queue = queue
         self._shown = asyncio.Queue[Deliver | str]()
-        """Messages, and why there will be no more."""
+        """What has come: messages, and at last the reason why there will be no more."""
         try:
             self.flow_id: FlowId = engine.bind(client, queue, browser=True)[0].flow
         except BrokerRefusal as refusal:

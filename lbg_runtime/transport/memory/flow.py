@@ -15,7 +15,7 @@ from lbg_runtime.transport.base import FlowSink
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 WINDOW = 255
-"""Messages in transit at the same time, as the official client advertises."""
+"""How many messages may be in transit at the same time, as the official client advertises."""
 
 
 class HandleState(Enum):
@@ -88,7 +88,7 @@ class MemoryFlow:
         self.flush()
         flow_id = self.flow_id
         self.die()
-        # The news of an end may still be on its way.
+        # The broker may have ended the flow, with the news still on its way.
         if flow_id is None or not self._engine.is_bound(flow_id):
             return False
         self._post(self._engine.unbind(flow_id))

@@ -13,7 +13,8 @@ from lbg_runtime.transport.base import answer
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 _UNANSWERED = "Service Unavailable"
-"""The broker has ended the connection, and the news is still on its way: it has not looked at the message."""
+"""The refusal of a broker that has not looked at the message: it has ended the connection, and the news is still on its
+way."""
 
 
 def published(message: Message) -> Published:
@@ -23,7 +24,7 @@ def published(message: Message) -> Published:
     if payload is not message.payload:
         message = replace(message, payload=payload)
     if message.headers.priority == DEFAULT_PRIORITY:
-        # As on the wire, where every message has one.
+        # A default priority counts as none, as on the wire, where every message has one.
         message = replace(message, headers=replace(message.headers, priority=None))
     return Published(message.topic, message, len(payload))
 

@@ -1,4 +1,4 @@
-"""A transport on a `MemoryBroker` of the same process: the true semantics without sockets, threads or real time."""
+"""A transport on a `MemoryBroker` in the same process: a broker's semantics without sockets, threads or real time."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -259,7 +259,7 @@ class MemoryTransport:
         # The official client's order: publisher flow, direct subscriptions, binds.
         self._publisher.connected(client)
         for subscription in dict(self._direct):
-            # The official client does not want to know, either.
+            # The official client ignores such a refusal, too.
             with suppress(BrokerRefusal):
                 self._subscribe(client, subscription)
         for handle in self._handles:

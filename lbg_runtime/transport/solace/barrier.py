@@ -15,10 +15,10 @@ class Barrier:
     """
 
     def __init__(self, threads: ControlThreads, question: Callable[[], int | None]) -> None:
-        """`question` runs on a control thread; it sends something, and returns the connection in which the broker has
+        """`question` runs on a control thread: it sends something, and returns the connection in which the broker has
         answered, or None.
 
-        An exception that it raises, or a want of memory to begin it, reaches all callers who share it.
+        If it raises an exception, or there is no memory to begin it, all callers that share the question get the error.
         """
         self._threads = threads
         self._question = question
@@ -26,8 +26,8 @@ class Barrier:
         self._next: asyncio.Future[int | None] | None = None
 
     def ask(self) -> "asyncio.Future[int | None]":
-        """The connection in which the broker has read all that was sent there so far, or None; the future is shared, so
-        nobody may cancel it."""
+        """Return a future with the connection in which the broker has read everything that was sent there by now, or
+        None. The future is shared, so nobody may cancel it."""
         if self._under_way is None:
             return self._begin(asyncio.get_running_loop().create_future())
         if self._next is None:
@@ -45,7 +45,7 @@ class Barrier:
         try:
             asked = self._threads.begin(self._question)
         except MemoryError as error:
-            # Nobody would ever answer it.
+            # Otherwise the future would never be done.
             answer.set_exception(error)
         else:
             self._under_way = answer

@@ -1,6 +1,7 @@
-"""The calls of one session that are in the client's library, under which the session must not be freed.
+"""Keeps track of a session's calls that are in the client's library: while there are any, the session must not be
+freed.
 
-Some of them would last too long, and can be broken off.
+Calls that would last too long can be broken off.
 """
 
 import threading
@@ -14,10 +15,11 @@ from lbg_runtime.transport.solace.library import PubSubPlusClientError
 
 
 class Calls:
-    """Counts what the control threads ask of the library; every thread may use it.
+    """Counts the calls that control threads make into the library; any thread may use it.
 
-    What the loop's thread asks is not counted: it settles, and opens and closes windows, only of a flow that is bound
-    and only of the transport's session, and both end there before anybody begins to free the session.
+    Calls of the loop's thread are not counted. That thread settles, and opens and closes windows, only for a flow that
+    is bound, and only in the transport's present session; and there, both have ended before anybody begins to free the
+    session.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,8 @@ class Calls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """This context is one call, bounded by the client's timeouts; raises an error of its if the session is over."""
+        """The context of one call, which is bounded by the client's timeouts; raises an error of the client's if the
+        session is over."""
         with self._left:
             if self.over.done():
                 raise PubSubPlusClientError("the session ended")
@@ -41,21 +44,21 @@ class Calls:
                 self._left.notify_all()
 
     def end(self) -> None:
-        """Let no more in. Idempotent; does not wait."""
+        """Let no more calls in. Idempotent; does not wait."""
         with self._left:
             if not self.over.done():
                 self.over.set_result(None)
 
     def are_under_way(self) -> bool:
-        """Whether any has not returned."""
+        """Whether any call has not returned."""
         with self._left:
             return self._count > 0
 
     def wait(self) -> None:
-        """Return when all have returned; none comes after `end`.
+        """Return when all calls have returned; after `end`, none is added.
 
-        Without a bound, because each of them has one; what was seen to have none, a subscription in an outage, is not
-        asked for.
+        Without a bound, because each call has one. The only call that was seen to have none, a subscription during an
+        outage, is never made.
         """
         with self._left:
             self._left.wait_for(lambda: self._count == 0)
@@ -70,18 +73,19 @@ class Connecting:
 
     @contextmanager
     def by(self, service: Any) -> Iterator[None]:
-        """The service is connected in this context, and may be freed after it."""
+        """The context in which the service is being connected; it may be freed after it."""
         with self._lock:
             self._service = service
         try:
             yield
         finally:
-            # Waits for `break_off`, which must not meet a session that is being freed.
+            # This waits for `break_off`, which must not act on a session that is being freed.
             with self._lock:
                 self._service = None
 
     def break_off(self) -> None:
-        """Make it fail now; does nothing before it has begun and after it has ended. Blocks for a moment."""
+        """Make the connecting fail now; does nothing before it has begun and after it has ended. Blocks for a
+        moment."""
         with self._lock:
             if self._service is not None:
                 native.break_off(self._service)
@@ -89,12 +93,13 @@ class Connecting:
 
 @contextmanager
 def broken_off_after(patience_s: float, service: Any) -> Iterator[None]:
-    """Disconnect the service if the context lasts longer than that; it may be freed after the context. Blocks."""
+    """Disconnect the service if the context lasts longer than `patience_s`; the service may be freed after the context.
+    Blocks."""
     breaking = threading.Timer(patience_s, native.break_off, (service,))
-    # Not one that a process which has to leave would name as a handler's.
+    # A daemon, so that a process which has to leave does not count it among the threads of handlers.
     breaking.daemon = True
     with suppress(RuntimeError):
-        # Without a thread to spare it lasts as long as it does.
+        # If the system refuses a thread, the context has no bound.
         breaking.start()
     try:
         yield

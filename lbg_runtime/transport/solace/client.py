@@ -1,4 +1,4 @@
-"""The installed client of the vendor: whether it has what is needed, and which paths it allows."""
+"""Loads the installed client of the vendor: checks whether it has what is needed, and which paths it allows."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lbg_runtime.transport.solace.receive_path import MakePath
 
 CLIENT = "solace-pubsubplus 1.11"
-"""The versions with all that the transport needs, as `pyproject.toml` has them. Those before have no browsers."""
+"""The versions with all that the transport needs, as in `pyproject.toml`. Earlier ones have no browsers."""
 
 
 def load_client(
@@ -18,8 +18,8 @@ def load_client(
 ) -> tuple[ClientPathChoice, "MakePath", "MakePublisher"]:
     """Import the client (a tenth of a second), check it, and choose how to receive and to publish.
 
-    Raises `ImportError`, with what is installed, if it cannot be loaded or lacks something, and otherwise as
-    `choose_paths`, which also says what the parameters and the answer are. Not for the loop's thread.
+    Raises `ImportError`, with what is installed, if the client cannot be loaded or lacks something. For everything else
+    see `choose_paths`: parameters, answer and other errors are the same. Not for the loop's thread.
     """
     try:
         from lbg_runtime.transport.solace.library import missing_parts

@@ -16,14 +16,15 @@ _SENDABLE = re.compile("[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """PEM files, read by the client's library at each new session. The password appears in no representation."""
+    """A certificate and its key in PEM files, which the client's library reads at each new session. The password
+    appears in no representation."""
 
     certificate: str
     key: str
     key_password: str = field(default="", repr=False)
 
     def check(self) -> None:
-        """Raise `ConfigError` for files of which the client would only say that it cannot load them."""
+        """Raise `ConfigError` if the files cannot be used, with the reason; the client would not give one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         password = self.key_password
         for name, path in (("certificate", self.certificate), ("key", self.key)):
@@ -45,7 +46,7 @@ class TokenFile:
     issuer: str | None = None
 
     def read(self) -> str:
-        """Return the token as it is now; raises `ConfigError`, in which the token does not appear."""
+        """Return the present token; raises `ConfigError`, which does not show the token."""
         where = "connection.oauth.token_file"
         text = _check_readable(where, Path(self.path), "a file with an access token")
         token = text.decode("ascii", errors="replace").strip()

@@ -43,7 +43,7 @@ class Subcode(IntEnum):
 _FATE_UNKNOWN = frozenset(
     {Subcode.TIMEOUT, Subcode.KEEP_ALIVE_FAILURE, Subcode.SESSION_NOT_ESTABLISHED, Subcode.COMMUNICATION_ERROR}
 )
-"""The connection failed, not the message."""
+"""Subcodes that say that the connection failed, not the message."""
 
 _PERMANENT = frozenset(Subcode) - _FATE_UNKNOWN
 
@@ -56,10 +56,10 @@ _REFUSALS_OF_A_QUEUE = frozenset({63, 72, Subcode.PERMISSION_NOT_ALLOWED, 159})
 """A broker's refusals to browse a queue that exists: too many flows, egress is off, not allowed there, partitions."""
 
 _NULL_POINTER = 2
-"""The subcode of a function that was given nothing to work on, as the library's own clean-up is at times."""
+"""The subcode if a function was given nothing to work on, as happens at times in the library's own clean-up."""
 
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
-"""With transactions the client gives the subcode's name instead of its number."""
+"""For transactions, the client gives the name of the subcode instead of its number."""
 
 _BROKER_CERTIFICATE = (
     "a certificate of the broker that is in date, names this host, and comes from an authority in "
@@ -90,11 +90,11 @@ _TLS_EXPECTED = (
 )
 
 _NO_REASON = "the client gives no reason, as when the connection is lost meanwhile"
-"""Its own text for that is `OK`."""
+"""The client's own text for this is `OK`."""
 
 _SESSION_NAME = re.compile(r"^Session '[^']*': ")
 _OWN_STATE = re.compile(r" ?in (?:connect for session|session state) '.*", re.DOTALL)
-"""What the client says of itself behind the reason, usually cut off."""
+"""What the client says about its own state after the reason; usually cut off."""
 _SECRET = re.compile(r"('\w*(?:PASSWORD|TOKEN)\w*') (?:with|has invalid) value '.*", re.DOTALL)
 """The client's complaint about a secret that it does not take, up to the end of the text: a secret may contain quotes,
 and may be cut off.
@@ -114,7 +114,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
     if isinstance(content, BaseException):
         return subcode_and_reason(content)
     if isinstance(error, UnicodeDecodeError):
-        # The text of an error, cut within a character.
+        # This is the text of another error, cut within a character.
         content = error.object.decode(errors="ignore")
     if isinstance(content, dict):
         subcode = subcode if subcode is not None else content.get("error_info_sub_code")
@@ -124,7 +124,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
         subcode = int(found[1])
     if found := _TEXT_REASON.search(text):
         text = found[1]
-    # Some texts end with the dictionary that they summarize, which says more.
+    # Some texts end with a dictionary of which they are the summary, and which says more.
     text, _, facts = text.partition(" {'")
     if subcode is not None and (found := _FACTS_REASON.search(facts)):
         text = found[1]
@@ -133,7 +133,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
 
 
 def reason_of_text(text: str) -> str:
-    """What the client says of an error or an event: it says `OK` where it has no reason."""
+    """The client's text for an error or an event; where it says `OK`, it has no reason."""
     return _NO_REASON if text == "OK" else text
 
 
@@ -142,9 +142,9 @@ def connect_failed(host: str, error: BaseException) -> ConnectFailed:
     subcode, reason = subcode_and_reason(error)
     reason = _OWN_STATE.sub("", _SESSION_NAME.sub("", reason))
     if "," in host:
-        # What was wrong with the others the client does not say.
+        # The client does not say what was wrong with the others.
         reason = f"at the last host: {reason}"
-    # The exception for a wrong password is the one that carries no number.
+    # Only the exception for a wrong password has no number.
     permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
     if subcode == Subcode.COMMUNICATION_ERROR and "SSL" in reason:
         return ConnectFailed(host, f"no TLS connection: {reason}", expected=_TLS_EXPECTED)
@@ -159,12 +159,12 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
 
 
 def is_of_clean_up(error: BaseException) -> bool:
-    """Whether the error of a bind is that of the library's own clean-up after it, which says nothing of the bind."""
+    """Whether the error of a bind comes from the library's own clean-up after it, and says nothing about the bind."""
     return subcode_and_reason(error)[0] == _NULL_POINTER
 
 
 def has_queue_refused(queue: str, error: BaseException) -> bool:
-    """Whether there is a queue to which a bind has failed; raises `TransportError` if that does not tell."""
+    """Whether the queue of a failed bind exists; raises `TransportError` if the error does not tell."""
     subcode, _ = subcode_and_reason(error)
     if subcode == Subcode.UNKNOWN_QUEUE_NAME:
         return False
@@ -174,7 +174,7 @@ def has_queue_refused(queue: str, error: BaseException) -> bool:
 
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:
-    """Why a message was not confirmed: refused if the broker said so, else its fate is unknown."""
+    """Why a message was not confirmed: a refusal if the broker said so, otherwise the message's fate is unknown."""
     subcode, reason = subcode_and_reason(error)
     if not subcode or subcode in _FATE_UNKNOWN:
         return PublishFailed(topic, reason)
@@ -184,14 +184,14 @@ def publish_failed(topic: str, error: BaseException) -> PublishFailed:
 def is_commit_refused(error: BaseException) -> bool:
     """Whether the broker has rolled a transaction back, so that none of it was published.
 
-    False if the failure names no reason: after a broken connection the client repeats a commit that may have succeeded
-    before, and is told that there is no such transaction.
+    False if the failure names no reason: after a broken connection, the client repeats a commit, and is told that there
+    is no such transaction, although the commit may have succeeded before.
     """
     return type(error).__name__ == "TransactionRollbackError" and getattr(error, "sub_code", None) != _NOTHING_THERE
 
 
 def is_subscription_refused(error: BaseException) -> bool:
-    """Whether it was the broker that refused a subscription, not the connection or the client that failed."""
+    """Whether the broker refused the subscription, rather than that the connection or the client failed."""
     return subcode_and_reason(error)[0] in _SUBSCRIPTION_REFUSALS
 
 

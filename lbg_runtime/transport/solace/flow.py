@@ -1,4 +1,4 @@
-"""One flow handle on the client: a persistent receiver, from its start on a control thread to its termination there."""
+"""One flow handle on the client: a persistent receiver that is started, and at last terminated, on a control thread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,17 +37,17 @@ BIND_PATIENCE_S = 10.0
 """How long the client waits for the broker's answer to a bind."""
 
 ACK_DELAY_S = 0.5
-"""Settlements leave after this long at most, which bounds what is handled again after a crash. The client's own timer
-is no such bound: with several flows it was seen to hold them for more than two seconds (docs/protocol.md).
+"""The longest time after which a settlement leaves: this bounds what is handled again after a crash. The client's own
+timer does not: with several flows it was seen to hold settlements for more than two seconds (docs/protocol.md).
 """
 
 
 OBSTACLE_PATIENCE_S = 60.0
-"""How long a handle that has come to an unreadable message lives on for what arrived before it."""
+"""How long a handle that has come to an unreadable message lives on, so that what arrived before it can be settled."""
 
 
 END_AGAIN_S = 1.0
-"""After this time a handle that was given up is unbound if there was no memory for it before."""
+"""If there was no memory to unbind a handle that was given up, this is the time until it is tried again."""
 
 
 class GhostFlow(BindFailed):
@@ -113,7 +113,8 @@ class SolaceFlow:
         heard_in: Callable[[], Awaitable[int | None]],
         window: int,
     ) -> None:
-        """`heard_in`: the connection in which the broker is known to have read all that was sent there so far.
+        """`heard_in` returns the connection in which the broker has read everything that was sent there by now, or
+        None.
 
         `window`: see `SolaceSettings.flow_window`.
         """
@@ -129,16 +130,17 @@ class SolaceFlow:
         self._intake_open = False
         self._is_flush_due = False
         self._unsettled: set[DeliveryId] = set()
-        """What has arrived and is not settled: the handle ends at an unreadable message when this is empty."""
+        """What has arrived and is not settled. When it is empty, a handle that has come to an unreadable message
+        ends."""
         self._obstacle: str | None = None
-        """What is wrong with the message that the handle ends at."""
+        """What is wrong with the unreadable message at which the handle ends; None if there is none."""
         self._end_reason = ""
         self._was_ended = False
-        """The broker has ended it, and the news of that came when it was being given up already."""
+        """Whether the broker has ended it, with news that came only when it was being given up already."""
         self._ending: asyncio.Future[None] | None = None
         self._session: SolaceSession | None = None
         self._sent_in: int | None = None
-        """The connection in which it was given up, with its settlements."""
+        """The connection in which its unbind was sent, after its settlements."""
         self._receiver: Any = None
 
     # -- on a control thread
@@ -153,7 +155,7 @@ class SolaceFlow:
             # The session is over, or the connection was lost as soon as the flow was bound.
             self.terminate()
             raise bind_failed(self.queue, error) from error
-        # As a rule it is set by now; but a reconnect may also have woken the client up too early.
+        # As a rule the answer is there by now; but a reconnect may have woken the client up too early.
         if not answer.bound.wait(BIND_PATIENCE_S):
             self.terminate()
             raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
@@ -185,7 +187,7 @@ class SolaceFlow:
         try:
             self._path.begin(receiver)
         except RuntimeError as error:
-            # The client may start a thread for it, and the system refuse one.
+            # The client may start a thread for the receiver, which the system may refuse.
             self.terminate()
             raise BindFailed(self.queue, str(error)) from error
         return answer
@@ -193,7 +195,7 @@ class SolaceFlow:
     def terminate(self) -> None:
         """Flush settlements and unbind. Messages that the client has not handed over are delivered again, flagged.
 
-        If the session is over, the flow is left to it.
+        If the session is over, the flow ends with that.
         """
         receiver, self._receiver = self._receiver, None
         if receiver is None or self._session is None:
@@ -205,7 +207,8 @@ class SolaceFlow:
                         self._sent_in = self._session.connection()
                     receiver.terminate(grace_period=0)
                 finally:
-                    # If `terminate` gave up half-way, the library would bind the flow again and take messages.
+                    # If the client's `terminate` gave up half-way, the library would bind the flow again after an
+                    # outage, and take messages.
                     native.destroy(self._session.service, receiver)
         except IncompleteMessageDeliveryError:
             pass
@@ -220,7 +223,7 @@ class SolaceFlow:
     def _post_event(self, event: NativeFlowEvent, text: str) -> None:
         self._path.seal()
         self._inbox.post(self._event_happened, (event, text))
-        # Again: whoever is about to take what has gathered may not have seen the event.
+        # Once more: a thread that is about to take what has gathered may not have seen the event.
         self._path.seal()
 
     # -- for the flow runner
@@ -228,22 +231,23 @@ class SolaceFlow:
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """See `BoundFlow.settle`. Any outcome but ACCEPTED gives the handle up.
 
-        A flow bound with support for the other outcomes sends rejections ahead of acceptances, and after an outage does
-        not repeat the acceptances that were lost (docs/protocol.md): the settled messages would not be a prefix.
+        The client could be asked to support the other outcomes. But then it sends rejections ahead of acceptances, and
+        after an outage does not repeat acceptances that were lost (docs/protocol.md): the settled messages would not be
+        a prefix.
         """
         if self._state is not _BOUND:
             return
         if outcome is not _ACCEPTED:
             self.give_up(f"this transport cannot settle {delivery_id} as {outcome.value} in order")
         elif not self._path.accept(delivery_id):
-            # A settlement lost on a live handle would leave its message neither shown again nor removed.
+            # If a settlement were lost on a live handle, its message would neither be shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
         else:
             self._unsettled.discard(delivery_id)
             if self._obstacle is not None:
                 self._end_at_obstacle()
             if not self._is_flush_due:
-                # In this order: if the timer cannot be made, the next settlement makes it.
+                # In this order: if making the timer fails, the next settlement makes it.
                 asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
                 self._is_flush_due = True
 
@@ -256,7 +260,7 @@ class SolaceFlow:
         self._apply_intake()
 
     def flush(self) -> None:
-        """See `BoundFlow.flush`. Opening an open intake, or closing a closed one, sends what the client has batched."""
+        """See `BoundFlow.flush`. To open an open intake, or close a closed one, sends what the client has batched."""
         self._apply_intake()
 
     def _flush_settled(self) -> None:
@@ -266,7 +270,7 @@ class SolaceFlow:
     async def unbind(self) -> bool:
         """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so this asks for one.
 
-        That of a later connection says nothing: what was sent before was lost with its own.
+        An answer in a later connection would say nothing: what was sent before may be lost with its connection.
         """
         was_live, self._state = self.is_live, HandleState.DEAD
         if was_live:
@@ -285,7 +289,7 @@ class SolaceFlow:
         return self._state is not HandleState.DEAD
 
     def handed_over(self) -> None:
-        """The caller of `bind` gets the handle now; raises `BindFailed` if it has died meanwhile."""
+        """Called when the caller of `bind` gets the handle; raises `BindFailed` if it has died meanwhile."""
         if self._state is HandleState.DEAD:
             raise BindFailed(self.queue, self._end_reason)
         self._state = HandleState.BOUND
@@ -317,18 +321,19 @@ class SolaceFlow:
     def refuse(self, error: UnreadableMessage) -> None:
         """See `PathOwner.refuse`.
 
-        So the message is the first of the queue for the next handle, and what was before it is handled once. It is not
-        waited for longer than `OBSTACLE_PATIENCE_S`: the message may be gone from the queue meanwhile.
+        So for the next handle, the message is the first of the queue, and what was before it is handled once. The
+        handle does not wait longer than `OBSTACLE_PATIENCE_S`, as the message may have left the queue meanwhile.
         """
         if self._state is _DEAD:
             return
         ids = {"queue": self.queue, "epoch": self.epoch, "delivery_id": error.delivery_id}
         _log.error("message_unreadable", **ids, unsettled=len(self._unsettled), reason=error.reason)
         self._obstacle = str(error)
-        # Nothing after it may be shown on this handle, so nothing more is asked for.
+        # Nothing after this message may be shown on this handle, so nothing more is asked for.
         self._apply_intake()
         self._end_at_obstacle()
-        # Last, as it may fail for want of memory: if nothing is left to be settled, nothing else would end the handle.
+        # Last, as the timer may fail when memory runs out. If it did and nothing were left to be settled, nothing would
+        # end the handle.
         if self.is_live:
             asyncio.get_running_loop().call_later(OBSTACLE_PATIENCE_S, self.give_up, self._obstacle)
 
@@ -347,7 +352,7 @@ class SolaceFlow:
             case NativeFlowEvent.INACTIVE:
                 self._sink(FlowInactive(self.epoch))
             case NativeFlowEvent.REBOUND:
-                # The library binds with the window from before the outage; changes requested during the outage are
+                # The library binds with the window from before the outage; changes that were requested during it are
                 # lost.
                 self._apply_intake()
             case NativeFlowEvent.DOWN | NativeFlowEvent.REBIND_REFUSED:
@@ -358,8 +363,8 @@ class SolaceFlow:
             self._path.set_intake(is_open=self._intake_open and self._obstacle is None)
 
     def give_up(self, reason: str) -> None:
-        """The handle cannot be used any more: unbind what is left of it and report its end."""
-        # Its remains in the client are freed in the background; a caller that must be sure awaits `unbind`.
+        """End the handle, which cannot be used any more: report its end, and unbind what is left of it."""
+        # What is left in the client is freed in the background; a caller that must be sure awaits `unbind`.
         if self._state is not HandleState.DEAD:
             try:
                 self._begin_ending()
@@ -370,11 +375,11 @@ class SolaceFlow:
         try:
             self._ending = self._threads.begin(self.terminate)
         except MemoryError:
-            # Until it has ended, the broker may feed it, and nobody reads.
+            # Tried again, as the broker may feed it until it has ended, and nobody reads.
             asyncio.get_running_loop().call_later(END_AGAIN_S, self._end_again)
 
     def _end_again(self) -> None:
-        # Otherwise the transport is closed, or has replaced its session.
+        # Without a receiver, the transport is closed, or has replaced its session.
         if self._receiver is not None:
             self._begin_ending()
 
@@ -386,7 +391,7 @@ class SolaceFlow:
     def _end(self, reason: str) -> None:
         state, self._state = self._state, HandleState.DEAD
         self._end_reason = reason
-        # Before there is a handle, `bind` reports this by failing.
+        # Before the caller has the handle, `bind` fails instead.
         if state is HandleState.BOUND:
             _log.warning("flow_ended", queue=self.queue, epoch=self.epoch, reason=reason)
             self._sink(FlowDown(self.epoch, reason))

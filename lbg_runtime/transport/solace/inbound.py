@@ -35,7 +35,7 @@ TEXT_TAG = 7
 """The upper six bits of a string's first byte."""
 
 _NO_PRIORITY = -1
-"""What the C library reads where a frame has none."""
+"""The priority that the C library reads from a frame that has none."""
 
 
 class UnreadableMessage(TransportError):
@@ -49,7 +49,7 @@ class UnreadableMessage(TransportError):
 
 
 def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any, traces: TraceContexts | None) -> Delivery:
-    """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`.
+    """The values of the client's message of a flow. Called on the client's threads; raises `UnreadableMessage`.
 
     `traces`: None if nobody wants the vendor's trace context.
     """
@@ -69,10 +69,10 @@ def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any, traces: TraceCon
 
 
 def read_message(inbound: Any, traces: TraceContexts | None = None) -> Message:
-    """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`.
+    """The message alone, without what the flow adds. Called on the client's threads; raises `UnreadableMessage`.
 
-    The library is asked directly, as on the fast path, so that both read the same: of the client's own methods, one
-    refuses a message for an id or time stamp that is of another type, or for a text that is no UTF-8.
+    The library is asked directly, as on the fast path, so that both paths read the same. The client's own methods would
+    refuse a message because an id or a time stamp has another type, or a text is not UTF-8.
     """
     native = inbound.solace_message.msg_p
     try:
@@ -103,7 +103,7 @@ def read_message(inbound: Any, traces: TraceContexts | None = None) -> Message:
 def headers_of(
     correlation_id: str | None, message_type: str | None, sequence_number: int | None, priority: int | None
 ) -> Headers:
-    """What a message says by these, as the client reads them."""
+    """The headers with these values, as the client reads them."""
     if priority in (DEFAULT_PRIORITY, _NO_PRIORITY):
         priority = None
     if correlation_id is None and message_type is None and sequence_number is None and priority is None:
@@ -120,13 +120,13 @@ def _topic_of(message: c_void_p) -> str:
 
 
 def _text(get: Any, message: c_void_p) -> str | None:
-    """A text that a message may have; one that the client cannot read, being of another type, is as good as none."""
+    """A text that a message may have. If the client cannot read it, as it has another type, it counts as missing."""
     found = c_char_p()
     return text_of(found.value) if get(message, byref(found)) == SOLCLIENT_OK else None
 
 
 def _number(get: Any, message: c_void_p, found: c_int32 | c_int64 | c_uint64) -> int | None:
-    """The same for a number, which the client writes to `found`."""
+    """Like `_text`, for a number, which the client writes to `found`."""
     return found.value if get(message, byref(found)) == SOLCLIENT_OK else None
 
 
@@ -134,8 +134,8 @@ def unwrap_text(payload: bytes) -> bytes:
     """Return the UTF-8 text of a message that was published as a string: tag and length before it, a zero byte after
     it.
 
-    Other payloads are returned unchanged, as the same object. Bytes may look like this by chance: for a message with
-    our stamps, which our publishers send as bytes and others may have copied, `is_text` tells.
+    Other payloads are returned unchanged, as the same object. Bytes may look like this by chance. Messages of our
+    publishers are always bytes, but others may have copied our stamps: for a message with these, `is_text` tells.
     """
     if not payload or payload[0] >> 2 != TEXT_TAG:
         return payload
@@ -147,7 +147,7 @@ def unwrap_text(payload: bytes) -> bytes:
 def is_text(message: c_void_p) -> bool:
     """Whether the native message declares that it was published as a string. Expensive; called for few messages.
 
-    The client has no function for this: its own goes by the first bytes of the payload.
+    The client has no function for this: its own looks at the first bytes of the payload.
     """
     address, size = c_void_p(), c_uint32()
     if CORE.solClient_msg_getSMFPtr(message, byref(address), byref(size)) != SOLCLIENT_OK:

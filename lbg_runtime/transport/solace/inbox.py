@@ -1,6 +1,6 @@
 """The way from the client's threads onto the event loop: a deque, and one wake-up for what gathers meanwhile.
 
-Only messages that are gathered in C have another (fast/gathering.py), which keeps to the order of this one.
+Only messages that are gathered in C take another way (fast/gathering.py), which keeps the order of this one.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 QUANTUM = 256
-"""Items handled in one turn of the loop, so that a flood does not starve the handlers it feeds."""
+"""How many items are handled in one turn of the loop, so that a flood does not starve the handlers it feeds."""
 
 FULL = 64
-"""Waiting items at which a thread that can wait does so: the loop is busy, and more would only pile up."""
+"""If so many items wait, a thread that can wait does so: the loop is busy, and more would only pile up."""
 
 
 class Inbox:
@@ -29,24 +29,24 @@ class Inbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # An item, its taker and its drop function agree on a type, which `post` checks; the deque mixes types.
+        # Each item has the type that its taker and its drop function take, as `post` demands; the deque mixes types.
         self._items: deque[tuple[Callable[[Any], None], Any, Callable[[Any], None] | None]] = deque()
         self._armed = False
         self._closed = False
         self._is_awaited = False
         self._is_stuck = False
-        """The loop has taken nothing since a thread last waited for it in vain."""
+        """Whether the loop has taken nothing since a thread last waited for it in vain."""
         self._has_room = threading.Event()
         self._at_close: deque[Callable[[], None]] = deque()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing that was posted waits to be taken."""
+        """Whether no item waits to be taken."""
         return not self._items
 
     def at_close(self, end: Callable[[], None]) -> None:
         """Have `end()` called once when the inbox is closed: on the loop's thread or, if the loop was closed before, on
-        any."""
+        any thread."""
         self._at_close.append(end)
 
     def post(self, take: Callable[[Item], None], item: Item, drop: Callable[[Item], None] | None = None) -> bool:
@@ -56,7 +56,7 @@ class Inbox:
         item; this one is taken in any case.
         """
         self._items.append((take, item, drop))
-        # In this order: an item that comes in after the final emptying is seen here.
+        # In this order: if the item came in after `close` emptied the deque, that is seen here.
         if self._closed:
             self._drop_all()
         elif not self._armed:
@@ -67,7 +67,7 @@ class Inbox:
                 # The loop was closed before the client's threads ended: there is nobody left to notify.
                 self.close()
             except MemoryError:
-                # The item is in, and whoever posts next tries again.
+                # The item stays in the deque, and the next `post` tries again.
                 self._armed = False
                 raise
         return len(self._items) < FULL
@@ -75,7 +75,7 @@ class Inbox:
     def wait_for_room(self, timeout_s: float) -> bool:
         """Block until the loop has taken the waiting items, or the inbox is closed; False if that takes too long.
 
-        As long as the loop does not move, further calls return False at once. Never called on the loop's thread.
+        After that, further calls return False at once until the loop moves. Never called on the loop's thread.
         """
         if self._is_stuck:
             return False
@@ -91,7 +91,7 @@ class Inbox:
         """Drop all items, those waiting and those still to come."""
         self._closed = True
         self._has_room.set()
-        # Several threads may be here: whichever takes something out owns it.
+        # Several threads may be here at once: an item belongs to the one that takes it out.
         with suppress(IndexError):
             while True:
                 self._at_close.popleft()()

@@ -1,10 +1,10 @@
 """The only module that imports the official client, and the check that this project knows that client.
 
-Importing the client loads and starts its C library and sets up logging for the whole process. So this module is not
-imported before a transport is opened, and the logging set-up is left out: it would close the application's own
-handlers, print the client's lines on standard output, and hide them from the application. Nor does Python warn of an
-escape sequence in the client's source, as it otherwise does wherever no compiled form is kept, from 3.12 on at each
-start.
+To import the client loads and starts its C library, and sets up logging for the whole process. So this module is not
+imported before a transport is opened, and the client's set-up of logging is suppressed: it would close the
+application's own handlers, print the client's lines on standard output, and hide them from the application. Suppressed
+as well is Python's warning of an escape sequence in the client's source, which otherwise comes wherever no compiled
+form is kept, from 3.12 on at each start.
 """
 
 import logging.config
@@ -91,16 +91,16 @@ with _without_logging_setup(), warnings.catch_warnings():
     from solace.messaging.utils._solace_utilities import get_last_error_info as _get_last_error_info
     from solace.messaging.utils.manageable import Metric
 
-# The client logs failures that are nothing to worry about here. Where nobody has set up logging, Python would print
-# them on the terminal; the handlers of an application get them as before.
+# The client logs failures that mean nothing here. If nobody has set up logging, Python would print them on the
+# terminal. The handlers of an application get them as before.
 logging.getLogger("solace").addHandler(logging.NullHandler())
 
 CORE = solace.CORE_LIB
 """The C library, as the client's own Python layer calls it."""
 
 CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError, UnicodeDecodeError)
-"""All that the client raises on purpose (they have no common root), and what it raises instead when its library has cut
-an error's text to 255 bytes within a character.
+"""Everything that the client raises on purpose (there is no common base class), and what it raises instead when its
+library has cut an error's text to 255 bytes within a character.
 """
 
 START_METHOD = "_PersistentMessageReceiver__do_start"
@@ -162,7 +162,8 @@ def get_last_error_info(code: int, what: str) -> Exception:
 
 
 def missing_parts() -> str | None:
-    """What this transport uses beyond the client's public interface and the installed client lacks, or None."""
+    """The first thing that this transport uses beyond the client's public interface, and that the installed client
+    lacks; None if it has all."""
     missing = [name for part, names in _PARTS for name in names if not hasattr(part, name)]
     if not missing and not _start_opens_by_resume():
         missing = ["a start that opens the window by `resume`"]

@@ -1,9 +1,10 @@
-"""What the client's Python layer can do to a flow but has no public method for.
+"""What the client's Python layer can do to flows and sessions but has no public method for.
 
 Only `newest_error`, `provision_queue`, `repeat_inbox`, `destroy`, `end_browser`, `break_off` and `release` block. When
-the transport was opened, `library.missing_parts` checked that all of it exists, but for what `newest_error`, `let_go`
-and `end_browser` can do without. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed
-the flow, and its functions then do nothing and say so. A copied number could belong to another flow by then.
+the transport was opened, `library.missing_parts` checked that all of it exists, except for what `newest_error`,
+`let_go` and `end_browser` can do without. A `handle` is a receiver's `flow_p` itself: the client empties it when it has
+freed the flow, and the client's functions then do nothing and report that. A copied number could belong to another flow
+by then.
 """
 
 import threading
@@ -56,20 +57,20 @@ from lbg_runtime.transport.solace.library import (
 )
 
 INBOX_PROPERTY = b"SESSION_REPLY_TO_DEFAULT_DEST"
-"""Names the topic of a session's own inbox."""
+"""The property that has the topic of a session's own inbox."""
 
 WATERMARK = 1
-"""Any value will do: it only decides when the handlers that do nothing are called."""
+"""The length of the client's queue at which it calls its handlers, which do nothing here: any value will do."""
 
 
 REFUSAL_PATIENCE_S = 1.0
-"""How long a refusal that is known to be on its way is waited for; it took 4 ms at most."""
+"""How long to wait for a refusal that is known to be on its way; it was seen to take 4 ms at most."""
 
 ERROR_PATIENCE_S = 1.0
-"""How long a session's own thread may take to name its last error: it may be looking for the address of a host."""
+"""How long a session's own thread may take to name its last error: it may be looking up the address of a host."""
 
 ONCE = 0
-"""The kind of a timer that the library calls a single time."""
+"""The kind of a timer that the library calls only once."""
 
 
 class NativeFlowEvent(Enum):
@@ -81,11 +82,11 @@ class NativeFlowEvent(Enum):
     REBOUND = "rebound"
     """The library bound the flow again after an outage, by itself."""
     REBIND_REFUSED = "rebind_refused"
-    """The library tried to bind it again, and the broker refused. It does not try again."""
+    """The library tried to bind the flow again, and the broker refused. The library does not try once more."""
 
 
 class LoginRight(Enum):
-    """A right that a connection has if it had it when it logged in, whatever was changed since."""
+    """A right that a connection gets or lacks at its login, whatever is changed later."""
 
     RECEIVE = "SUB_FLOW_GUARANTEED"
     SEND = "PUB_GUARANTEED"
@@ -115,9 +116,9 @@ class BindAnswer:
     def reason_of(self, raised: Exception) -> Exception:
         """Why `start` raised this: what the broker said, if it was the broker. Blocks for a moment.
 
-        The client looks the error up when the library has returned. Of binds that were refused side by side, 1 in 13
-        found an error of the library's own clean-up there (docs/protocol.md). The news of the refusal may still be on
-        its way then.
+        The client looks the error up after the library has returned. Of binds that were refused at the same time, 1 in
+        13 found there an error of the library's own clean-up (docs/protocol.md). The news of the refusal may then still
+        be on its way.
         """
         if is_of_clean_up(raised):
             self._refused.wait(REFUSAL_PATIENCE_S)
@@ -125,7 +126,8 @@ class BindAnswer:
 
 
 def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) -> BindAnswer:
-    """Call `post` with each event and its text on the client's network thread, but keep the answer to the first bind.
+    """Have `post` called with each event of the receiver and its text, on the client's network thread; but the answer
+    to the first bind goes to what this returns.
 
     Call before `start`. The client's own listeners do not report a refused re-bind, after which a receiver looks alive
     and is not. `post` must neither raise nor block.
@@ -138,9 +140,9 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) 
         code = info.contents.flow_event
         text = (info.contents.info_p or b"").decode(errors="replace")
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and not bound.is_set():
-            # Fetched now: the library keeps it per thread, until the thread's next call.
+            # Fetched now: the library keeps the error per thread, until the thread's next call.
             answer.refuse(get_last_error_info(info.contents.response_code, "bind"))
-        # First, so that the client has registered the end of a flow before anybody acts on it.
+        # The client's own callback first, so that it has registered the end of a flow before anybody acts on it.
         result = inner(flow, info, user)
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
             if bound.is_set():
@@ -171,8 +173,8 @@ def is_bound_without_handle(error: BaseException) -> bool:
 def take_window_over(receiver: Any) -> None:
     """Stop the client from closing and opening the window by the length of its own queue. Call before `start`.
 
-    Its queue is emptied into ours at once, so its length says nothing; and if it opened the window, it would undo our
-    closing.
+    Messages leave its queue for ours at once, so the length says nothing; and if the client opened the window, it would
+    undo our closing.
     """
     receiver.receiver_queue.register_on_high_watermark(_do_nothing, WATERMARK)
     receiver.receiver_queue.register_on_low_watermark(_do_nothing, WATERMARK)
@@ -187,11 +189,10 @@ def set_window(receiver: Any, messages: int) -> None:
 def keep_window_closed(receiver: Any) -> None:
     """Have the receiver's `start` leave the window as it was created: closed. Call before `start`.
 
-    This relies on the following: the client creates every flow with its window closed, and the part of `start` that
-    creates the flow calls `resume` of its module right after. This receiver gets that part with `pause` in its place,
-    so that the window is never open, not even for a moment. Both calls go to the same native flow; if `pause` does not
-    fail on a flow that was lost right after its bind (`is_bound_without_handle`), the missing answer to the bind
-    reveals it.
+    The client creates every flow with its window closed, and the part of `start` that creates the flow then calls
+    `resume` of its module. This receiver gets a copy of that part that calls `pause` instead, so that the window is
+    never open, not even for a moment. Where `resume` would fail, because the flow was lost right after its bind
+    (`is_bound_without_handle`), `pause` may not; then the missing answer to the bind reveals that.
     """
     part = getattr(type(receiver), START_METHOD)
     closed = FunctionType(part.__code__, {**part.__globals__, "resume": native.pause}, part.__name__)
@@ -199,13 +200,13 @@ def keep_window_closed(receiver: Any) -> None:
 
 
 def set_intake(handle: Any, *, is_open: bool) -> None:
-    """Open or close the window; what is so already only flushes acknowledgements."""
+    """Open or close the window. If it is so already, this only flushes acknowledgements."""
     (native.resume if is_open else native.pause)(handle)
 
 
 def accept(handle: Any, delivery_id: DeliveryId) -> bool:
     """Accept by number, so that no native message need be kept; False if the client did not take it."""
-    # With the function for all outcomes: the one for acceptances needs the message.
+    # By the function for all outcomes, as the one for acceptances needs the message.
     return bool(native.nack_message(handle, c_uint64(delivery_id), ClientOutcome.ACCEPTED) == SOLCLIENT_OK)
 
 
@@ -218,8 +219,8 @@ def destroy(service: Any, receiver: Any) -> None:
 def end_browser(browser: Any) -> None:
     """Free the flow of a browser that was asked to start, whether or not it has; raises the client's errors.
 
-    Blocks for a moment. The client's `terminate` refuses a browser that is still starting, and leaves the flow of one
-    that the broker has ended to the garbage collector, which may come while the session is being freed.
+    Blocks for a moment. The client's `terminate` refuses a browser that is still starting. The flow of a browser that
+    the broker has ended, it leaves to the garbage collector, which may come while the session is being freed.
     """
     if browser.is_running():
         browser.terminate()
@@ -229,15 +230,16 @@ def end_browser(browser: Any) -> None:
 
 
 def let_go(receiver: Any) -> None:
-    """Let a receiver be collected whose flow is freed, or whose session is.
+    """Let the garbage collector have a receiver whose flow or session is freed; otherwise the client would keep it for
+    the life of the process.
 
-    Not before: until then the library calls what the receiver holds, and a call to what is being collected crashes the
-    process. The client keeps terminated receivers for the life of the process.
+    Not before that: the library calls functions that the receiver holds, and to call one that has been collected
+    crashes the process.
     """
     finalizer = getattr(receiver, "_finalizer", None)
     if finalizer is not None:
         finalizer.detach()
-    # One of messages of a queue, and one of direct messages.
+    # The first of a receiver of a queue, the second of a receiver of direct messages.
     for name in ("_persistent_message_receiver_thread_holder", "_message_receiver_thread_holder"):
         holder = getattr(receiver, name, None)
         if holder is not None:
@@ -245,11 +247,12 @@ def let_go(receiver: Any) -> None:
 
 
 def break_off(service: Any) -> None:
-    """Make the client's `connect` of a service, blocked on another thread, fail now; does nothing before it has begun.
+    """Make the client's `connect` of a service, which blocks on another thread, fail now; does nothing before that has
+    begun.
 
-    A session that is connected already is disconnected. Not while it is being freed.
+    Disconnects a session that is connected already. Must not be called while the session is being freed.
     """
-    # Not the service's own `disconnect`, which would change what `connect` is about to look at.
+    # Not by the service's own `disconnect`, which would change what `connect` is about to look at.
     if service.session_pointer:
         CORE.solClient_session_disconnect(service.session_pointer)
 
@@ -260,7 +263,7 @@ def release(service: Any) -> None:
     The client keeps both for the life of the process when connecting failed or the session ended by itself.
     """
     service.session.session_cleanup()
-    # It holds the service, by way of the session: without this neither would ever be collected.
+    # The finalizer refers to the service, by way of the session: without this, neither would ever be collected.
     finalizer = getattr(service, "_service_finalizer", None)
     if finalizer is not None:
         finalizer.detach()
@@ -282,9 +285,9 @@ def is_coming_back(service: Any) -> bool:
 
 
 def missing_right(service: Any, right: LoginRight) -> str | None:
-    """What there is to say if the session's last login lacked this right; None if it had it, or the session is gone.
+    """The error text if the session's last login lacked this right; None if it had it, or the session is gone.
 
-    The broker is not asked. Never blocks. Not while the session is being freed.
+    Does not ask the broker, and never blocks. Must not be called while the session is being freed.
     """
     session = service.session_pointer
     # The library returns one byte, of which ctypes makes a number.
@@ -294,10 +297,10 @@ def missing_right(service: Any, right: LoginRight) -> str | None:
 
 
 def newest_error(service: Any) -> Exception | None:
-    """The last error on the session's own thread: while it is away, why it could not come back when it last tried.
+    """The last error on the session's own thread: during an outage, why the last attempt to reconnect failed.
 
-    The library keeps it there and says it to nobody else, so it is fetched there. None if the thread did not say it in
-    time, or this client has no way to ask. Blocks for a moment. Not while the session is being freed.
+    The library keeps errors per thread, so this has the session's thread fetch it. None if the thread did not do so in
+    time, or this client has no way to ask. Blocks for a moment. Must not be called while the session is being freed.
     """
     context = getattr(service.session, "_context_p", None)
     start_timer = getattr(CORE, "solClient_context_startTimer", None)
@@ -315,7 +318,7 @@ def newest_error(service: Any) -> Exception | None:
 
 
 def repeat_inbox(service: Any) -> None:
-    """Make the broker answer, by repeating a subscription below the session's own inbox that it has already.
+    """Make the broker answer, by asking once more for a subscription below the session's own inbox.
 
     Blocks until the answer is there, for 10 s at most; raises the client's errors.
     """
@@ -331,7 +334,7 @@ def repeat_inbox(service: Any) -> None:
 def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> None:
     """Create an exclusive durable queue and its subscriptions if missing. Blocks; raises the client's errors.
 
-    The client does the same when a receiver starts, but starting one would take messages, which would go back flagged.
+    The client does the same when a receiver starts, but a receiver would take messages, which would go back flagged.
     """
     properties = prepare_array(
         {
@@ -353,9 +356,9 @@ def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> N
 
 
 def _ask_ahead(properties: Any, session: Any, subscriptions: Sequence[str]) -> None:
-    """Send all requests for a queue without waiting for an answer; whether they succeed is for others to ask.
+    """Send all requests for a queue without waiting for answers; the caller must ask whether they have succeeded.
 
-    So the moment in which a queue is there and not yet subscribed is the broker's own, and not a round trip for each.
+    So a queue exists without its subscriptions only for as long as the broker takes, not for a round trip for each.
     """
     queue, no_tag = cast(properties, POINTER(c_char_p)), c_char_p()
     ignores_existing = c_int(SOLCLIENT_PROVISION_FLAGS_IGNORE_EXIST_ERRORS)
@@ -379,4 +382,4 @@ def _take_error(_: int, number: int) -> None:
 
 
 _tell_error = CFUNCTYPE(None, c_void_p, c_void_p)(_take_error)
-"""Of the module, and not of one call: the library may call it when nobody waits any more."""
+"""Made once for the module, and not for each call: the library may call it when nobody waits any more."""

@@ -1,4 +1,4 @@
-"""Which of the two paths the flows and publishers of a transport take: the fast one, or the public one."""
+"""Chooses the path that the flows and publishers of a transport take: the fast one, or the public one."""
 
 from functools import partial
 
@@ -26,14 +26,15 @@ _log = structlog.get_logger(__name__)
 def choose_paths(
     choice: ClientPathChoice, *, carries_traces: bool = False
 ) -> tuple[ClientPathChoice, MakePath, MakePublisher]:
-    """How one transport receives and publishes, for its loop alone; raises `ConfigError` if `fast` is impossible.
+    """How one transport receives and publishes: the path for receiving (never `auto`), and the makers of receive paths
+    and publishers, for use on one loop. Raises `ConfigError` if the choice is `fast` and that is impossible.
 
-    The first is the path for receiving, no longer `auto`. `carries_traces`: see `SolaceSettings`.
+    `carries_traces`: see `SolaceSettings`.
     """
     traces = vendor_traces() if carries_traces else None
     make_public = partial(PublicPublisher, traces=traces)
     if choice is ClientPathChoice.PUBLIC or not _is_usable(choice, check.unexpected(), "receive_path_is_public"):
-        # Whatever rules out the fast path for receiving rules it out for publishing too, and has been logged by now.
+        # Whatever rules out the fast path for receiving rules it out for publishing as well, and is logged by now.
         return ClientPathChoice.PUBLIC, partial(PublicPath, traces=traces), make_public
     if not _is_usable(choice, publish_check.unexpected(), "publish_path_is_public"):
         return ClientPathChoice.FAST, _fast_paths(traces), make_public
@@ -58,7 +59,7 @@ def _fast_paths(traces: TraceContexts | None) -> MakePath:
 
     def make(inbox: Inbox, owner: PathOwner) -> ReceivePath:
         nonlocal gathering
-        # One for all flows: a transport has one inbox, also where it is opened again.
+        # One gathering for all flows: a transport has one inbox, even if it is opened again.
         if compiled.INTAKE is not None and gathering is None:
             gathering = Gathering(compiled.INTAKE, inbox, address_of(calls.free), PATIENCE_S)
         return FastPath(calls, read, inbox, owner, gathering)

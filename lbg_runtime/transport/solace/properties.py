@@ -1,7 +1,8 @@
 """User properties of a received message, read field by field.
 
-The client's own reader is not used: it copies a byte array's declared length out of a string that ends at the first
-zero byte. Any such property of a foreign publisher would be wrong, and a long one would end the process.
+The client's own reader is not used. Of a byte array, it copies as many bytes as the array has, but from a string that
+ends at the first zero byte: such a property of a foreign publisher would be wrong, and a long one would end the
+process.
 """
 
 from ctypes import c_char_p, c_void_p, string_at
@@ -33,7 +34,7 @@ _MEMBERS = {
     FieldType.SOLCLIENT_FLOAT.value: "float32",
     FieldType.SOLCLIENT_DOUBLE.value: "float64",
 }
-"""Where the client's union keeps each kind of scalar that Python can read directly."""
+"""For each kind of scalar that Python can read directly, the member of the client's union that has it."""
 
 STRING = FieldType.SOLCLIENT_STRING.value
 INT64 = FieldType.SOLCLIENT_INT64.value
@@ -46,8 +47,8 @@ _NULL = FieldType.SOLCLIENT_NULL.value
 def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out.
 
-    So is a property without a name, as other protocols allow it: a message with one could not be moved to another
-    queue, as no client sends it. Raises the client's errors.
+    A property without a name, which other protocols allow, is left out as well: no client sends one, so its message
+    could not be moved to another queue. Raises the client's errors.
     """
     properties: dict[str, PropertyValue] = {}
     container = c_void_p(None)
@@ -71,7 +72,7 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
 def add_property(properties: dict[str, PropertyValue], name: str, field: Any) -> None:
     """Add the value of a field if the model has a place for it."""
     if field.type == _CHARACTER:
-        # A zero, of which nothing that is sent on can consist, is no character either.
+        # A zero character cannot be sent on either.
         properties[name] = as_sendable(field.value.wchar).replace("\0", "\ufffd")
     elif field.type in _MEMBERS:
         properties[name] = getattr(field.value, _MEMBERS[field.type])
@@ -86,14 +87,15 @@ def add_property(properties: dict[str, PropertyValue], name: str, field: Any) ->
 
 
 def text_of(raw: bytes | None) -> str:
-    """A text of the client. What is no UTF-8 in it is U+FFFD, the same in every member and on either path.
+    """The client's bytes as a text. What is not UTF-8 becomes U+FFFD, in every member and on both paths.
 
-    So two keys can become one, which keeps the order of both. Refusing the message would hold up all keys of its queue.
+    So two keys can become one, which keeps the order of both. To refuse the message would hold up all keys of its
+    queue.
     """
     return (raw or b"").decode(errors="replace")
 
 
 def _bytes_of(field: Any) -> bytes:
-    # The pointer itself, not what Python makes of a C string.
+    # Reads the pointer itself: ctypes would make a string of it that ends at the first zero.
     pointer = c_void_p.from_buffer(field.value).value
     return string_at(pointer, field.length) if pointer and field.length else b""

@@ -31,7 +31,8 @@ class PublicPath:
         self._traces = traces
         self._handle: Any = None
         self._is_broken = False
-        """A message was not shown, so none after it may be. Set on either thread of the client, and never cleared."""
+        """Whether a message was not shown, so that none after it may be. Set on either thread of the client, and never
+        cleared."""
 
     def attach(self, receiver: Any) -> None:
         self._handle = receiver.flow_p
@@ -57,8 +58,8 @@ class PublicPath:
     # -- on the client's network thread
 
     def _callback(self, receiver: Any) -> Any:
-        """The client's own callback, but for two things: a message that it cannot take ends the flow, as C would skip
-        it; and it makes an object of every message, as the fast path does (`_PlainMessage`).
+        """The client's own callback, with two differences: a message that it cannot take ends the flow, where C would
+        skip the message; and fewer messages are such (`_PlainMessage`), the same as on the fast path.
         """
         part = type(receiver)._flow_message_receive_callback_routine
         lenient = FunctionType(part.__code__, {**part.__globals__, "_InboundMessage": _PlainMessage}, part.__name__)
@@ -72,7 +73,7 @@ class PublicPath:
             except Exception as error:  # noqa: BLE001 - only C is above, which would go on with the next message
                 self._is_broken = True
                 self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
-                # The client's object of it, half made as it is, frees it.
+                # The client's object of the message, even half made, frees it.
                 return _TAKEN
             return answer
 
@@ -103,9 +104,10 @@ class PublicPath:
 
 
 class _PlainMessage(InboundMessage):  # type: ignore[misc]  # the client's classes have no types
-    """The client's object of a message, which makes no text of HTTP headers that nobody here reads.
+    """The client's object of a message, without the text of HTTP headers, which nobody here reads.
 
-    It would raise where such a header is no UTF-8. In a client that does so elsewhere, the message ends the flow.
+    To make that text raises if such a header is not UTF-8. If another version of the client makes it elsewhere, such a
+    message ends the flow.
     """
 
     def _Message__process_rest_interoperability(self, _: Any) -> None:  # noqa: N802 - the client's private name
@@ -113,7 +115,7 @@ class _PlainMessage(InboundMessage):  # type: ignore[misc]  # the client's class
 
 
 class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
-    """Only posts: the client joins this thread while it terminates, so waiting here could mean waiting for itself."""
+    """Only posts: the client joins this thread while it terminates, so to wait here could be a deadlock."""
 
     def __init__(self, take: Callable[[Any], None]) -> None:
         self._take = take

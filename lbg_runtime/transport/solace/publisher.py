@@ -28,8 +28,9 @@ _PRIORITY = "solace.messaging.message.priority"
 class _OwnName(str):
     """The name of a user property, which equals only itself.
 
-    The client takes a property whose name equals that of a setting of its own for the setting: priority, time-to-live,
-    even the message id. This one comes through under whatever name, as on the fast path.
+    If the name of a property equals that of one of the client's own settings (priority, time-to-live, even the message
+    id), the client takes it for that setting. With this class, a property comes through under any name, as on the fast
+    path.
     """
 
     __slots__ = ()
@@ -38,7 +39,7 @@ class _OwnName(str):
 
 
 class SolacePublisher(ABC):
-    """Made for one session. `build` and `start` are called on a control thread, all else on the loop's thread."""
+    """Publishes for one session. `build` and `start` are called on a control thread, all else on the loop's thread."""
 
     def __init__(self, inbox: Inbox, traces: TraceContexts | None) -> None:
         """`traces`: None if no message is to have the vendor's trace context."""
@@ -46,7 +47,7 @@ class SolacePublisher(ABC):
         self.service: Any = None
         self._traces = traces
         self.on_lacking: Callable[[str], object] = _do_nothing
-        """Called when a message cannot be published because the session's login had no right to, with that reason."""
+        """Called with the reason when messages cannot be published because the session's login lacked the right."""
         self._messages: Any = None
         self._direct: Any = None
 
@@ -73,7 +74,7 @@ class SolacePublisher(ABC):
 
     def logged_in(self) -> None:
         """The session has logged in, for the first time or after an outage."""
-        # Without the right the client keeps what waits, and says nothing.
+        # Without the right to publish, the client keeps what waits, and reports nothing.
         if self.is_waiting and (lack := native.missing_right(self.service, LoginRight.SEND)) is not None:
             self.on_lacking(lack)
 
@@ -88,16 +89,17 @@ class SolacePublisher(ABC):
 
     @abstractmethod
     def fail_all(self, reason: str) -> None:
-        """The session is gone: unconfirmed messages will never be confirmed. Nothing is sent after this."""
+        """Fail all unconfirmed messages: the session is gone. Nothing is sent after this."""
 
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
-        # At most once: the message cannot be sent at all, there is no connection, or its buffer is full.
+        # Delivered at most once, so it may be lost: it cannot be sent, there is no connection, or its buffer is full.
         with suppress(PublishRefused, *CLIENT_ERRORS):
             self._direct.publish(*self.prepare(message))
 
     def prepare(self, message: Message) -> tuple[Any, Any]:
-        """Make the client's message and topic; raises `PublishRefused` for what would kill its sending thread."""
+        """Make the client's message and topic; raises `PublishRefused` for a message that would kill the client's
+        sending thread."""
         check_sendable(message)
         properties: dict[str, Any] = {
             _OwnName(str.__str__(name)): bytearray(value) if isinstance(value, bytes) else value
@@ -119,7 +121,7 @@ class SolacePublisher(ABC):
 
 
 def _settings_of(headers: Headers) -> dict[str, Any]:
-    """What the client is told to set."""
+    """The headers, as settings of the client."""
     said = {
         _CORRELATION_ID: headers.correlation_id,
         _MESSAGE_TYPE: headers.message_type,
@@ -130,7 +132,7 @@ def _settings_of(headers: Headers) -> dict[str, Any]:
 
 
 def _plain(value: str | int) -> str | int:
-    """The same value without a class of its own, such as an enum's, which the client refuses."""
+    """The same value as a plain `str` or `int`: the client refuses subclasses, such as those of enums."""
     return str.__str__(value) if isinstance(value, str) else int(value)
 
 
@@ -166,11 +168,11 @@ class PublicPublisher(SolacePublisher):
         try:
             self._persistent.publish(outbound, topic, user_context=number)
         except (*CLIENT_ERRORS, RuntimeError) as error:
-            # The latter of the client's sending thread, which ends with its session.
+            # A `RuntimeError` comes from the client's sending thread, which ends with the client's session.
             self.answered((number, error))
 
     def answered(self, told: tuple[int, BaseException | None]) -> None:
-        """The broker, or the client on its own, has decided about a message."""
+        """Complete the message with this number: the broker, or the client on its own, has decided about it."""
         number, error = told
         entry = self._unconfirmed.pop(number, None)
         if entry is None or entry[1].done():

@@ -1,4 +1,4 @@
-"""How the messages of a flow handle come in: what the two ways of doing it have in common."""
+"""The protocols between a flow handle and its receive path, by which its messages come in; there are two such paths."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from lbg_runtime.transport.solace.inbox import Inbox
 
 
 class PathOwner(Protocol):
-    """The flow handle as its receive path sees it. What is told of messages is told on the loop's thread."""
+    """The flow handle as its receive path sees it. All methods are called on the loop's thread."""
 
     @property
     def queue(self) -> QueueName:
@@ -36,8 +36,8 @@ class PathOwner(Protocol):
 
 
 class ReceivePath(Protocol):
-    """Made for one flow handle. `attach` and `begin` run on control threads, the rest on the loop's unless they say
-    otherwise.
+    """Brings in the messages of one flow handle. `attach` and `begin` are called on control threads, the others on the
+    loop's thread unless they say otherwise.
     """
 
     def attach(self, receiver: Any) -> None:
@@ -49,14 +49,14 @@ class ReceivePath(Protocol):
         ...
 
     def end(self) -> None:
-        """Free what the client has left here. Called on any thread. What callbacks still bring, until the flow or its
-        session is freed, is dropped."""
+        """Free what the client has left here, and drop what callbacks still bring until the flow or its session is
+        freed. Called on any thread."""
         ...
 
     def seal(self) -> None:
-        """Keep what came before an event of the flow ahead of it and what comes later behind it, if the path can tell.
+        """If the path can: keep messages that came before an event of the flow before it, and later ones after it.
 
-        Called on the client's network thread, before the event is posted and after that.
+        Called on the client's network thread, just before the event is posted and just after.
         """
         ...
 
@@ -65,10 +65,10 @@ class ReceivePath(Protocol):
         ...
 
     def set_intake(self, *, is_open: bool) -> None:
-        """Ask for messages, or for no more. As it was before, this flushes settlements; and it says it once more to a
-        client that has bound the handle again."""
+        """Ask for messages, or for no more. If it was so before, this flushes settlements; and it repeats the request,
+        for a client that has bound the handle again meanwhile."""
         ...
 
 
 MakePath = Callable[[Inbox, PathOwner], ReceivePath]
-"""Makes the receive path of one handle, whose messages come to the loop of the inbox."""
+"""Makes the receive path of one handle; its messages come to the inbox's loop."""

@@ -1,28 +1,29 @@
-"""When to log in again, because the last login lacked a right that was needed.
+"""Decides when a transport logs in again, because its last login lacked a right that was needed.
 
-A connection has for its whole life the rights that it had at its login: the client goes by what the broker said then,
-and does not ask again (docs/protocol.md). So a right that was given back counts from the next login on.
+For its whole life, a connection has the rights that it got at its login: the client goes by what the broker said then,
+and does not ask again (docs/protocol.md). So a right that is granted later counts only from the next login on.
 """
 
 import asyncio
 from collections.abc import Callable
 
 LOGIN_AGAIN_S = 30.0
-"""From a login that lacked a right to the next one. Each of them ends the session's flows, if there are any, so the
-time is doubled from one to the next, and is this again when a login was not followed by a lack for that long."""
+"""The time from a login that lacked a right to the next one. Each login ends the session's flows, if there are any, so
+the time doubles from one to the next. It is this short again once a login has not lacked a right for so long."""
 
 LOGIN_AGAIN_AT_LAST_S = 960.0
-"""A handler that takes longer than the time between two logins is not settled before its flow ends."""
+"""The longest such time. Long, as a handler that takes longer than this never gets its message settled before the flow
+ends."""
 
 
 class Relogin:
-    """Belongs to a transport; all methods are called on its loop."""
+    """One per transport, on its loop."""
 
     def __init__(self, log_in_again: Callable[[str], None]) -> None:
-        """`log_in_again`: end the session, for this reason, and make a new one."""
+        """`log_in_again` ends the session, for the given reason, and makes a new one."""
         self._log_in_again = log_in_again
         self._login_at_s: float | None = None
-        """When the connection logged in, by the loop's clock; None while there is none."""
+        """When the present connection logged in, on the loop's clock; None while there is no connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._wait_s = LOGIN_AGAIN_S
 
@@ -40,7 +41,7 @@ class Relogin:
     def lacks(self, reason: str) -> None:
         """The connection lacks a right that was needed: log in again, `LOGIN_AGAIN_S` after the last login or later.
 
-        Does nothing without a connection, and while this is awaited already.
+        Does nothing without a connection, or if a login is planned already.
         """
         if self._timer is not None or self._login_at_s is None:
             return

@@ -1,7 +1,8 @@
-"""One life of the client's service object: connected once, back by itself after outages, useless once it has ended.
+"""One life of the client's service object: it is connected once, comes back by itself after outages, and is useless
+once it has ended.
 
-More than 400 lines, as whatever is asked of the service object is one call at a time, and is worth something only if
-the connection was the same from its beginning to its end.
+More than 400 lines, as all calls to the service object are here: each counts as a call under way, and its answer is
+worth something only if the connection was the same from its beginning to its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,13 +50,13 @@ from lbg_runtime.transport.solace.threads import ControlThreads
 from lbg_runtime.transport.solace.transactions import Transactions
 
 COMMIT_PATIENCE_S = 10.0
-"""How long a session that is to end waits for its commit, which alone would wait as long as an outage."""
+"""How long a session that must end waits for a commit, which by itself would last as long as an outage."""
 
 BROWSER_PATIENCE_S = 60.0
 """How long a browser may take to start; the client gives up after 40 s, if it can."""
 
 BROWSER_WINDOW = 255
-"""How many messages are on their way to one that reads: the client's maximum."""
+"""How many messages may be in transit to a browser that reads: the client's maximum."""
 
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class SessionEvent(Enum):
     ENDED = "ended"
     """The session is over, and does not come back."""
     LACKING = "lacking"
-    """Something could not be done for want of a right that the last login did not have."""
+    """Something could not be done because the last login lacked a right."""
 
 
 SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
@@ -86,13 +87,13 @@ class SolaceSession:
         self.token = token
         """The token presented to the broker, if there is a token file."""
         self._receivers: dict[tuple[str, DirectSink], Any] = {}
-        """The receivers of direct messages, also of those refused so far, for as long as the session lasts."""
+        """The receivers of direct messages, also of subscriptions that were refused; kept as long as the session."""
         self._held: set[Any] = set()
-        """The receivers of flows that are not freed: the library calls them, whoever has left them."""
+        """The receivers of flows that are not freed: the library calls them, even if nobody else refers to them."""
         self.calls = Calls()
-        """Those that this session, or a flow of it, has in the library."""
+        """The calls that this session, or a flow of it, has in the library."""
         self.is_cut: Future[None] = Future()
-        """Done if `disconnect` has to wait, by when the session can neither come back nor send any more."""
+        """Done when `disconnect` has to wait, and the session can neither come back nor send any more."""
 
     @classmethod
     def connect(
@@ -107,8 +108,8 @@ class SolaceSession:
     ) -> "SolaceSession":
         """Build a service and connect it; raises `ConnectFailed`. Later events go to `take`.
 
-        `threads`: where transactions are committed. `connecting`: ends this early. `former_token`: that of the previous
-        session, presented if the file's token cannot be read now.
+        `threads`: on which transactions are committed. `connecting`: by which another thread can end this early.
+        `former_token`: the previous session's, which is presented if the token file cannot be read now.
         """
         publisher = make_publisher(inbox)
         publisher.on_lacking = lambda lack: inbox.post(take, (SessionEvent.LACKING, lack))
@@ -122,7 +123,7 @@ class SolaceSession:
         service.add_reconnection_listener(listener)
         service.add_service_interruption_listener(listener)
         with ExitStack() as undo:
-            # Whatever goes wrong: it may be connected already, and nobody would have it.
+            # Whatever goes wrong from here on: the service may be connected already, and nobody would have it.
             undo.callback(native.release, service)
             try:
                 with connecting.by(service):
@@ -131,7 +132,7 @@ class SolaceSession:
             except CLIENT_ERRORS as error:
                 raise connect_failed(settings.host_list, error) from error
             except TypeError as error:
-                # It was broken off: the client raises what was wrong, which is None then.
+                # It was broken off: the client then tries to raise an error that is None.
                 raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
             except RuntimeError as error:
                 reason, expected = f"no thread for the client: {error}", "a limit of threads with room for more"
@@ -141,18 +142,18 @@ class SolaceSession:
         return cls(service, publisher, transactions, token)
 
     def fail_all(self, reason: str) -> None:
-        """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread.
+        """Fail all unconfirmed messages: the session is gone. Called on the loop's thread.
 
-        What waits for the session ends as soon as it can, so that a thread is free for `disconnect`.
+        Whatever waits for the session ends as soon as it can, so that a thread is free for `disconnect`.
         """
         self.calls.end()
         self.publisher.fail_all(reason)
         self.transactions.fail_all(reason)
 
     def lack_to_bind(self) -> str | None:
-        """What there is to say if the last login had no right to bind; None if it had.
+        """The error text if the last login lacked the right to bind; None if it had it.
 
-        Called on the loop's thread, which must not have begun `disconnect`.
+        Called on the loop's thread, and only before `disconnect` has begun.
         """
         return native.missing_right(self.service, LoginRight.RECEIVE)
 
@@ -161,12 +162,12 @@ class SolaceSession:
         self._held.add(receiver)
 
     def let_go(self, receiver: Any) -> None:
-        """A flow has left its receiver: keep that no longer than the library calls it, perhaps as long as the session.
+        """Keep a receiver that a flow has left only as long as the library may call it: perhaps as long as the session.
 
         Called on any thread.
         """
-        # The client empties it when it has freed the flow. After that the library was seen to call with the news of a
-        # refused bind alone, which is waited for first; but it tells flows that are left of the end of their session.
+        # The client empties `flow_p` when it has freed the flow. After that, the library was seen to call only with the
+        # news of a refused bind, for which we have waited. A flow that is not freed is told of the end of its session.
         if not receiver.flow_p:
             native.let_go(receiver)
             self._held.discard(receiver)
@@ -174,16 +175,16 @@ class SolaceSession:
     def disconnect(self) -> None:
         """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
 
-        Waits for calls of other threads that are in the library, which nobody may need any more: 10 s for each answer
-        that a broker owes, a commit's included. Calls that come later are refused. If the answer to an unbind is owed,
-        the library waits for that first, until the connection counts as lost.
+        Waits for calls of other threads that are in the library, even if nobody needs their results: 10 s for each
+        answer that a broker owes, also to a commit. Later calls are refused. If the answer to an unbind is owed, the
+        library first waits for that, until the connection counts as lost.
         """
         self.calls.end()
         with broken_off_after(COMMIT_PATIENCE_S, self.service):
             self.transactions.close()
         if self.calls.are_under_way():
-            # Freeing what the library still waits in would crash the process. This does not end the wait, but the
-            # broker learns at once that the session is over.
+            # To free a session in which the library still waits would crash the process. This does not end the wait,
+            # but the broker learns at once that the session is over.
             native.break_off(self.service)
             self.is_cut.set_result(None)
         self.calls.wait()
@@ -191,8 +192,8 @@ class SolaceSession:
             try:
                 step()
             except (*CLIENT_ERRORS, RuntimeError) as error:
-                # The latter of a thread that the system refuses: the client starts one for each flow that ends. Nobody
-                # needs the session any more; the broker notices that the socket is closed.
+                # A `RuntimeError` comes from a thread that the system refuses, as the client starts one for each flow
+                # that ends. Nobody needs the session any more, and the broker notices that the socket is closed.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
         held, self._held = self._held, set()
         for receiver in (*held, *self._receivers.values()):
@@ -201,8 +202,8 @@ class SolaceSession:
     def follow_token(self, source: TokenFile) -> None:
         """Have the client present the file's current token, if it has changed, when it next connects.
 
-        Raises `ConfigError` if something is wrong with the file, or the client's error: the former token is kept. Does
-        nothing if the session is over, as the next one reads the file itself.
+        Raises `ConfigError` if something is wrong with the file, or an error of the client's: then the former token is
+        kept. Does nothing if the session is over, as the next session reads the file itself.
         """
         token = source.read()
         if token == self.token:
@@ -218,21 +219,21 @@ class SolaceSession:
         _log.info("token_renewed", file=source.path)
 
     def why_away(self, hosts: str) -> ConnectFailed | None:
-        """Why the client, which is away, could not come back when it last tried; None if that is not known."""
+        """During an outage: why the client's last attempt to reconnect failed; None if that is not known."""
         with suppress(PubSubPlusClientError), self.calls.one():
             error = native.newest_error(self.service)
             return None if error is None else connect_failed(hosts, error)
         return None
 
     def heard(self) -> tuple[int, int] | None:
-        """The connection, and how much the broker has said so far, keep-alives included; None if that is not known."""
+        """The connection, and how much the broker has sent in it, keep-alives included; None if that is not known."""
         with suppress(PubSubPlusClientError), self.calls.one():
             return self.connection(), int(self.service.metrics().get_value(Metric.CONTROL_MESSAGES_RECEIVED))
         return None
 
     def heard_in(self) -> int | None:
-        """The connection in which the broker answers something sent now, and so has read what was sent in it before;
-        None if it does not answer."""
+        """Ask the broker for an answer; return the connection in which it comes, or None if it does not. The broker has
+        then read everything that was sent before in that connection."""
         with suppress(*CLIENT_ERRORS), self.calls.one():
             connection = self.connection()
             if self._is_heard_in(connection):
@@ -240,7 +241,8 @@ class SolaceSession:
         return None
 
     def connection(self) -> int:
-        """Grows with each attempt to connect; unlike the client's listeners, who hear of an outage late, in time.
+        """The number of the connection, which grows with each attempt to connect, and at once; the client's listeners
+        hear of an outage late.
 
         Called within one of the `calls`.
         """
@@ -249,14 +251,14 @@ class SolaceSession:
     def _is_heard_in(self, connection: int) -> bool:
         """Whether the broker answers something sent now, in this connection and not in a later one."""
         if self.calls.over.done() or self.connection() != connection:
-            # Not asked then: the answer may take as long as an outage.
+            # Do not ask during an outage: the answer may take as long as that.
             return False
         try:
             native.repeat_inbox(self.service)
         except CLIENT_ERRORS as error:
             if not is_subscription_refused(error):
                 return False
-        # What an outage leaves unanswered passes for done in the client.
+        # The client takes what an outage leaves unanswered for done.
         return self.connection() == connection
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
@@ -269,8 +271,9 @@ class SolaceSession:
                 except CLIENT_ERRORS:
                     if self.connection() == connection:
                         raise
-                # A request that was cut off passes for done, and the next one may be refused for want of it. The client
-                # may say so before it begins to connect again: that shows when the next answer is there.
+                # For the client, a request that was cut off counts as done, and the next one may be refused because it
+                # was not done. Either may be reported before the client begins to connect again; the next answer shows
+                # that.
                 if not self._is_heard_in(connection):
                     raise PubSubPlusClientError("the connection was lost")
         except CLIENT_ERRORS as error:
@@ -284,7 +287,7 @@ class SolaceSession:
                 with self.calls.one(), self._browsing("look for", queue, window=1):
                     return True
             except CLIENT_ERRORS as error:
-                # The client was seen to lose why a bind failed, as it says by a subcode of 0.
+                # The client was seen to lose the reason of a failed bind, and then gives a subcode of 0.
                 if not tries_left or subcode_and_reason(error)[0] != 0:
                     return has_queue_refused(queue, error)
                 tries_left -= 1
@@ -309,7 +312,7 @@ class SolaceSession:
     @contextmanager
     def _browsing(self, what: str, queue: str, window: int) -> Iterator[Any]:
         if (lack := native.missing_right(self.service, LoginRight.RECEIVE)) is not None:
-            # The client would refuse it, and not say what is missing.
+            # The client would refuse it without saying what is missing.
             raise RequestRefused(f"{what} {queue}", lack)
         builder = self.service.create_message_queue_browser_builder().with_queue_browser_window_size(window)
         browser = builder.build(Queue.durable_exclusive_queue(queue))
@@ -320,7 +323,7 @@ class SolaceSession:
             native.end_browser(browser)
 
     def _start(self, browser: Any) -> None:
-        # Not its own `start`, which waits without a bound: for ever if the session ends meanwhile.
+        # Not by its own `start`, which waits without a bound: for ever if the session ends meanwhile.
         started = browser.start_async()
         wait([started, self.calls.over], BROWSER_PATIENCE_S, FIRST_COMPLETED)
         if not started.done():
@@ -328,43 +331,46 @@ class SolaceSession:
         started.result()
 
     def _next_of(self, browser: Any, quiet_ms: int, connection: int) -> Any:
-        """The next message, or None after a pause, in a connection that has been there all the time."""
+        """The next message, or None after a pause; raises `TransportError` unless the connection was there all the
+        time."""
         inbound = browser.receive_message(quiet_ms)
         if inbound is None and browser.is_running() and self._is_heard_in(connection):
-            # If it was the network that paused, what it held up has come with the answer.
+            # If it was only the network that paused, what it held up has come before the answer.
             inbound = browser.receive_message(0)
             if inbound is None and browser.is_running():
                 return None
-        # A browser that comes back after an outage begins again; one that does not would pass for the end of the queue.
+        # After an outage, a browser begins again; or it does not come back, which would look like the end of the queue.
         if inbound is None or self.calls.over.done() or self.connection() != connection:
             raise PubSubPlusClientError("the connection was lost")
         return inbound
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
-        """Take direct messages until the session ends, or have that confirmed; raises `SubscribeFailed`."""
+        """Take direct messages until the session ends; if called again, have the broker confirm it once more. Raises
+        `SubscribeFailed`."""
         try:
             with self.calls.one():
                 receiver = self._receivers.get((subscription, sink))
                 if receiver is None:
-                    # Without the subscription: the client keeps each receiver whose start fails, and a refused
+                    # Started without the subscription: the client keeps each receiver whose start fails, and a refused
                     # subscription is asked for again and again.
                     receiver = self.service.create_direct_message_receiver_builder().build()
                     receiver.start()
                     receiver.receive_async(_DirectListener(inbox, sink))
                     self._receivers[subscription, sink] = receiver
-                # This asks the broker, and the client takes it for a yes if that has the subscription already.
+                # This asks the broker. If the broker has the subscription already, the client takes that for a yes.
                 receiver.add_subscription(TopicSubscription.of(subscription))
         except (*CLIENT_ERRORS, RuntimeError) as error:
-            # The latter of a thread that the system refuses: the client starts one for each receiver.
+            # A `RuntimeError` comes from a thread that the system refuses: the client starts one for each receiver.
             raise subscribe_failed(subscription, error) from error
 
     def subscribe_anew(self, subscriptions: Sequence[tuple[str, DirectSink]], inbox: Inbox) -> None:
-        """Make the subscriptions of the session before; raises `SubscribeFailed`, but not for one that is refused."""
+        """Make the subscriptions of the previous session; raises `SubscribeFailed`, but not for one that the broker
+        refuses."""
         for subscription, sink in subscriptions:
             try:
                 self.subscribe(subscription, inbox, sink)
             except SubscribeFailed as failure:
-                # It must not keep everything else from going on: as after a reconnect.
+                # A refusal must not keep everything else from going on; nor does it after a reconnect.
                 if not failure.permanent:
                     raise
 
@@ -412,7 +418,7 @@ class _DirectListener(MessageHandler):  # type: ignore[misc]  # the client's cla
         try:
             received: Message = read_message(message)
         except UnreadableMessage as error:
-            # Delivered at most once: nobody waits for it.
+            # A direct message is delivered at most once: it may be dropped.
             self._inbox.post(_log_unreadable, str(error))
         else:
             self._inbox.post(self._sink, received)

@@ -1,4 +1,4 @@
-"""One attempt to make a session: it is there, with its subscriptions, or nothing of it is left."""
+"""One attempt to make a session: at its end there is one with all its subscriptions, or nothing is left of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from lbg_runtime.transport.solace.session import SessionEventSink, SolaceSession
 
 BREAK_OFF_S = 0.05
-"""Between two attempts to end a connect that is under way."""
+"""The time between two attempts to break off a connect that is under way."""
 
 _Step = TypeVar("_Step")
 
 
 class SessionMaking:
-    """Belongs to a transport, which calls it on its loop; `make` once."""
+    """Made by a transport for each session, and called on its loop; `make` once."""
 
     def __init__(self, settings: SolaceSettings, threads: ControlThreads, session_threads: ControlThreads) -> None:
-        """`session_threads`: on which the session is made, apart from those for what is asked of it."""
+        """`session_threads`: on which the session is made; apart from `threads`, which make the calls to it."""
         self._settings = settings
         self._threads = threads
         self._session_threads = session_threads
@@ -35,16 +35,16 @@ class SessionMaking:
         self._unwanted: asyncio.Future[str] = loop.create_future()
         """Done, with a reason, when nobody wants the session any more."""
         self._fallen: asyncio.Future[str] = loop.create_future()
-        """The same, also if its connection was lost."""
+        """Like `_unwanted`, and also done if the session's connection was lost."""
 
     def give_up(self, reason: str) -> None:
-        """Nobody wants the session any more. Idempotent, and of no effect when it is made."""
+        """Give the session up: nobody wants it any more. Idempotent, and without effect once it is made."""
         _tell(self._unwanted, reason)
         _tell(self._fallen, reason)
 
     def fall(self, reason: str) -> None:
-        """The session has lost its connection: what was asked of it meanwhile may be left undone, or wait as long as
-        the outage."""
+        """The session has lost its connection while it was being made: what was asked of it may be left undone, or wait
+        as long as the outage."""
         _tell(self._fallen, reason)
 
     async def make(
@@ -55,9 +55,10 @@ class SessionMaking:
         former_token: str,
         direct: Sequence[tuple[str, DirectSink]],
     ) -> "SolaceSession":
-        """Connect, and subscribe anew; raises `ConnectFailed`, and then, as when it is cancelled, there is none.
+        """Connect, and make the subscriptions of the previous session (`direct`). Raises `ConnectFailed`; if so, and
+        also if this is cancelled, no session is left.
 
-        The parameters are those of `SolaceSession.connect`, and the subscriptions of the session before.
+        The other parameters are those of `SolaceSession.connect`.
         """
         from lbg_runtime.transport.solace.calls import Connecting
         from lbg_runtime.transport.solace.session import SolaceSession
@@ -74,19 +75,19 @@ class SessionMaking:
             former_token,
         )
         async with AsyncExitStack() as undo:
-            # Whatever goes wrong: it would stay connected, and nobody would have it.
+            # Whatever goes wrong from here on: the session would stay connected, and nobody would have it.
             undo.push_async_callback(self._abandon, beginning, connecting)
-            # If the connection is lost meanwhile, this says best why.
+            # Not before `_fallen`: if the connection is lost meanwhile, the error of the step says best why.
             session = await self._done_before(self._unwanted, beginning)
-            # This was seen to wait as long as an outage.
+            # During an outage, this was seen to wait for its end.
             subscribing = self._session_threads.begin(session.subscribe_anew, tuple(direct), inbox)
             await self._done_before(self._fallen, subscribing)
             undo.pop_all()
         return session
 
     async def _done_before(self, unwanted: "asyncio.Future[str]", step: "asyncio.Future[_Step]") -> _Step:
-        """The outcome of a step to a session; raises `ConnectFailed` as soon as nobody is to have that session."""
-        # Mark it as retrieved: it may not matter any more.
+        """The outcome of a step towards a session; raises `ConnectFailed` as soon as `unwanted` is done."""
+        # Retrieves its exception, which may not matter any more.
         step.add_done_callback(lambda ended: ended.exception())
         both: tuple[asyncio.Future[Any], ...] = (step, unwanted)
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -95,13 +96,13 @@ class SessionMaking:
         return step.result()
 
     async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        """End a session that is being made, even if the caller is cancelled; returns as `until_cut` does."""
+        """End a session that is being made, even if the caller is cancelled; returns when `until_cut` would."""
         await wait_to_the_end(asyncio.ensure_future(self._end_half_made(beginning, connecting)))
 
     async def _end_half_made(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        # The client alone would go on connecting until its timeout.
+        # By itself the client would go on connecting until its timeout.
         while not beginning.done():
-            # Again and again: it may have been about to begin.
+            # Again and again, as the connect may only have been about to begin.
             await self._session_threads.run(connecting.break_off)
             await asyncio.wait([beginning], timeout=BREAK_OFF_S)
         if beginning.exception() is None:
@@ -112,8 +113,8 @@ class SessionMaking:
 async def until_cut(session: "SolaceSession", ending: "asyncio.Future[None]") -> None:
     """Wait until a session can neither come back nor send: it has ended, or waits for calls that are under way.
 
-    One that can would come back under the same name, which ends the next one, and send what is unconfirmed after that
-    one's messages.
+    Otherwise it could come back under the same name, which ends the next session, and send its unconfirmed messages
+    after those of the next session.
     """
     await asyncio.wait([ending, asyncio.wrap_future(session.is_cut)], return_when=asyncio.FIRST_COMPLETED)
 

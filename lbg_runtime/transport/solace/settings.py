@@ -7,21 +7,22 @@ from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFil
 
 WIDEST_WINDOW = 255
 NARROWEST_WINDOW = 32
-"""A narrower window costs more acknowledgements than it saves: 1.7 frames per message with 1, 0.34 with 8."""
+"""The narrowest window of a flow. A narrower one costs too many acknowledgements: 1.7 frames per message with a window
+of 1, 0.34 with 8."""
 
 KEEP_ALIVE_INTERVAL_MS = 3_000
 KEEP_ALIVE_LIMIT = 3
-"""Unanswered keep-alives after which the connection counts as lost."""
+"""After so many unanswered keep-alives, the connection counts as lost."""
 
 TOKEN_PROPERTY = "solace.messaging.authentication.oauth2.access-token"  # noqa: S105  # the name, not a token
 
 
 @dataclass(frozen=True, slots=True)
 class SolaceSettings:
-    """Connection of one transport. The password appears in no representation."""
+    """How one transport connects. The password appears in no representation."""
 
     hosts: tuple[str, ...]
-    """Tried in order, each `tcp://HOST:PORT` or `tcps://HOST:PORT` for TLS."""
+    """The addresses, tried in order; each `tcp://HOST:PORT`, or `tcps://HOST:PORT` for TLS."""
     client_name: str
     """Unique among the clients of the message VPN: a second connection with the same name ends the first."""
     vpn: str = "default"
@@ -32,9 +33,9 @@ class SolaceSettings:
     token_file: TokenFile | None = None
     """If set, the name and password are not sent."""
     connect_timeout_ms: int = 10_000
-    """For each host; the first connection is tried once."""
+    """For each host. When the transport is opened, each host is tried once."""
     reconnect_wait_ms: int = 1_000
-    """Between attempts to come back, which never end. At most 60 000."""
+    """The time between two attempts to reconnect, which never end. At most 60 000."""
     reconnects: bool = True
     """False: the first lost connection ends the session; for a client that one of the same name may have replaced."""
     trust_store_path: str | None = None
@@ -44,15 +45,15 @@ class SolaceSettings:
     max_in_flight: int | None = None
     """The number of deliveries at which a flow's intake is closed, if known."""
     carries_traces: bool = False
-    """The vendor's trace context of a received message is among its properties, and the context among the properties of
-    a message to be published is also written as the vendor's."""
+    """Whether the vendor's trace context of a received message is put among its properties, and the context among the
+    properties of a message to be published is also written in the vendor's form."""
 
     @property
     def flow_window(self) -> int:
-        """Messages that may be in transit on a flow: this many still come after its intake has been closed.
+        """How many messages may be in transit on a flow; so many still come after its intake has been closed.
 
-        Half of the number that closes it. While it is closed the client sends a frame for every second message that
-        comes (docs/protocol.md), and only this bounds how many are held beyond the cap.
+        Half of the number that closes it. While the intake is closed, the client sends a frame for every second message
+        that comes (docs/protocol.md), and only the window bounds how many are held beyond the cap.
         """
         if self.max_in_flight is None:
             return WIDEST_WINDOW

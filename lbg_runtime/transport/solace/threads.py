@@ -1,4 +1,4 @@
-"""The few threads that make blocking calls to the client: connect and disconnect, and what is asked of a session."""
+"""The few threads on which a transport makes blocking calls to the client."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,30 +13,32 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 THREAD_COUNT = 6
-"""Binds, each of which may wait for its answer, occupy four at most (`BINDS_AT_ONCE`); the others go on unbinding."""
+"""At most four of them are occupied by binds (`BINDS_AT_ONCE`), each of which may wait for its answer; the others
+remain for unbinds and everything else."""
 
 
 class ControlThreads:
     """Owned by one transport, which calls `start` first. `run` and `begin` are called on the loop's thread.
 
-    When all are occupied, calls wait for their turn, in order: a call that must not is made on threads apart.
+    When all threads are occupied, calls wait for their turn, in order. A call that must not wait needs another
+    `ControlThreads`.
     """
 
     def __init__(self, count: int = THREAD_COUNT) -> None:
-        """`count`: so many threads."""
+        """`count`: how many threads there are."""
         self._count = count
-        # It has no thread yet.
+        # This pool starts no thread: `start` replaces it.
         self._pool = ThreadPoolExecutor(count)
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def start(self) -> None:
-        """Start all threads; raises as `started_threads`, and may then be called again."""
+        """Start all threads; raises what `started_threads` raises, and may then be called again."""
         self._pool = started_threads(self._count, "solace-control")
 
     def begin(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> asyncio.Future[Result]:
-        """Start a call that runs to its end whether or not anyone waits for it; `close` does."""
+        """Start a call, which runs to its end whether or not anybody waits for it. `close` waits for it."""
         future = asyncio.wrap_future(self._pool.submit(call, *args, **kwargs))
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
@@ -47,13 +49,13 @@ class ControlThreads:
         return await wait_to_the_end(self.begin(call, *args, **kwargs))
 
     def refuse_more(self) -> None:
-        """Refuse further calls; the threads end with those under way. `start` may be called again."""
+        """Refuse further calls; the threads end when the calls under way have ended. `start` may be called again."""
         self._pool.shutdown(wait=False)
 
     async def close(self) -> None:
         """Refuse further calls and wait for those under way, each of which is bounded by a timeout of the client.
 
-        A subscription that is asked for in an outage was seen to have none, so that is not done.
+        The only call that was seen to have none, a subscription during an outage, is never made.
         """
         self.refuse_more()
         for future in tuple(self._under_way):

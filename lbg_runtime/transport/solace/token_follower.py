@@ -1,4 +1,5 @@
-"""Gives the client the newest token before it needs it: after an outage it reconnects by itself."""
+"""Gives the client the newest token in time: after an outage, it reconnects by itself with the last one it was
+given."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,14 +29,14 @@ class TokenFollower:
     def __init__(
         self, source: TokenFile, threads: ControlThreads, session: "Callable[[], SolaceSession | None]"
     ) -> None:
-        """`session`: the one that there is now; None while there is none."""
+        """`session` returns the present session; None while there is none."""
         self._source = source
         self._threads = threads
         self._session = session
         self._is_due = asyncio.Event()
 
     def look_now(self) -> None:
-        """The client is about to present its token again."""
+        """Look at the file now, as the client is about to present its token again."""
         self._is_due.set()
 
     async def run(self) -> None:
@@ -54,7 +55,7 @@ class TokenFollower:
                 await self._threads.run(session.follow_token, self._source)
             except ConfigError as error:
                 fault = str(error)
-            except Exception as error:  # noqa: BLE001 - the token would end, and nobody would know
+            except Exception as error:  # noqa: BLE001 - otherwise the token would expire, and nobody would know why
                 fault = subcode_and_reason(error)[1]
             if fault and fault != told:
                 _log.warning("token_not_renewed", file=self._source.path, reason=fault)

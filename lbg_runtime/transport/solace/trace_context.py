@@ -1,8 +1,8 @@
 """The trace context that the vendor's integration with OpenTelemetry puts into messages, beside our user properties.
 
-A message carries two of it: one of its creation, which the publisher sets and nobody changes, and one of its transport,
-which brokers set anew with each span of theirs. Who reads it here finds it as the user properties of the W3C, so that
-nothing else has to know of it: what looks for a context, passes a message on or moves it takes it along.
+A message carries two such contexts: that of its creation, which the publisher sets and nobody changes, and that of its
+transport, which each broker sets anew with its own span. Here they become the user properties that the W3C defines, so
+that nothing else has to know of them: whatever looks for a context, passes a message on or moves it, uses those.
 """
 
 from collections.abc import Mapping
@@ -21,23 +21,23 @@ TRANSPORT, CREATION = c_int(0), c_int(1)
 
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = c_size_t(16), c_size_t(8)
 _IS_SAMPLED = 1
-"""The bit of the flags."""
+"""The bit of a context's flags."""
 
 
 _SAMPLE: Mapping[str, str] = {PARENT: f"00-{'c1' * 16}-{'c2' * 8}-01", STATE: "check=1"}
 
 
 class TraceContexts:
-    """Reads and writes them, by the library's functions. Can be used on any thread.
+    """Reads and writes the vendor's contexts, with functions of the library. Can be used on any thread.
 
-    The functions keep the interpreter's lock, as those that read a message on the fast path do. Raises `AttributeError`
-    if the library lacks one of them.
+    The functions keep the interpreter's lock, like those that read a message on the fast path. Making this raises
+    `AttributeError` if the library lacks one of them.
     """
 
     def __init__(self) -> None:
         library = PyDLL(CORE._name, handle=CORE._handle)
         self.span_id: Any = library["solClient_msg_tracing_getSpanIdByte"]
-        """Tells soonest whether there is one."""
+        """The function that tells soonest whether there is a context."""
         self._trace_id: Any = library["solClient_msg_tracing_getTraceIdByte"]
         self._is_sampled: Any = library["solClient_msg_tracing_isSampled"]
         self._state: Any = library["solClient_msg_tracing_getTraceStatePtr"]
@@ -49,9 +49,10 @@ class TraceContexts:
     def add_to(self, properties: dict[str, PropertyValue], native: c_void_p) -> None:
         """Put the context of a received message among its properties.
 
-        The transport's comes first, as it is that of the newest span, with what only older ones of the trace have in
-        their state. Properties that have a context keep it, unless the transport's is of the same trace: a broker that
-        does not read them begins a trace of its own. Raises nothing; what cannot be read is none.
+        The transport's context is preferred, as it has the newest span; what only older contexts of the trace have in
+        their state is added to it. Properties that have a context already keep it, unless the transport's is of the
+        same trace: a broker that does not read properties begins a trace of its own. Raises nothing; a context that
+        cannot be read counts as missing.
         """
         newest, created = self._read(native, TRANSPORT), self._read(native, CREATION)
         said = trace_context(properties)
@@ -59,14 +60,14 @@ class TraceContexts:
             return
         found = created if newest is None else _after(newest, said or created)
         if found:
-            # Not the state of another span.
+            # The state belongs to the span that is replaced.
             properties.pop(STATE, None)
             properties.update(found)
 
     def write(self, native: c_void_p, properties: Mapping[str, PropertyValue]) -> None:
         """Set the creation context of a message to be published, if its properties have one. Raises nothing.
 
-        `native` must have none yet. The transport's is left to brokers, as the vendor's integration leaves it.
+        `native` must have none yet. The transport's context is left to brokers, as in the vendor's integration.
         """
         if PARENT not in properties or not (said := trace_context(properties)):
             return
@@ -88,12 +89,13 @@ class TraceContexts:
         found = {PARENT: f"00-{bytes(trace_id).hex()}-{bytes(span_id).hex()}-{is_sampled.value & _IS_SAMPLED:02x}"}
         if self._state(native, kind, byref(address), byref(size)) == SOLCLIENT_OK and address.value and size.value:
             found[STATE] = string_at(address.value, size.value).decode(errors="replace")
-        # Ids of zeros are none.
+        # Ids of zeros mean that there is none.
         return trace_context(found) or None
 
 
 def vendor_traces() -> TraceContexts | None:
-    """What reads and writes them; None if the client does that in another way, which is said."""
+    """What reads and writes the vendor's contexts; None, with a warning in the log, if the client does that in another
+    way."""
     try:
         traces = TraceContexts()
         found: dict[str, PropertyValue] = {}
@@ -110,7 +112,7 @@ def vendor_traces() -> TraceContexts | None:
         if found == _SAMPLE:
             return traces
         reason = "a context was read as something else"
-    # Messages go without them.
+    # Messages are read and sent without them.
     _log.warning("vendor_traces_ignored", reason=reason)
     return None
 
@@ -120,7 +122,8 @@ def _are_of_one_trace(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def _after(newest: dict[str, str], older: Mapping[str, str] | None) -> dict[str, str]:
-    """The newest context, with the entries of an older state whose names are not in its own; if there is room."""
+    """The newest context, with entries of an older state added whose names its own state does not have, as far as there
+    is room."""
     if not older or STATE not in older or not _are_of_one_trace(newest, older):
         return newest
     entries: dict[str, str] = {}

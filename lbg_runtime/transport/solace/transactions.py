@@ -1,8 +1,8 @@
 """Messages that become visible together: local transactions of one session, one after another.
 
-A commit takes as long as a confirm, and the client makes one at a time. So all bundles that wait by then go into the
-next transaction, as far as it has room; if the broker refuses it, each bundle is tried alone, so that none fails
-because of another.
+A commit takes as long as a confirm, and the client makes one at a time. So the next transaction takes all bundles that
+wait by then, as far as it has room. If the broker refuses it, each bundle is tried alone, so that none fails because of
+another.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ from lbg_runtime.transport.solace.native import LoginRight
 from lbg_runtime.transport.solace.threads import ControlThreads
 
 ANSWER_PATIENCE_MS = 60_000
-"""How long a broker may take to answer a commit. The client takes one that is not answered for a broken connection, and
-ends that with all flows on it; whether a connection is alive is told by its keep-alives, not by a slow disk.
+"""How long a broker may take to answer a commit. If there is no answer by then, the client takes the connection for
+broken and ends it, with all flows on it. So this is long: keep-alives tell whether a connection is alive, and a slow
+disk is no broken connection.
 """
 
 _log = structlog.get_logger(__name__)
@@ -38,14 +39,15 @@ class _Bundle:
 
     def __init__(self, topic: str, prepared: Prepared, future: asyncio.Future[None]) -> None:
         self.topic = topic
-        """The topic of the first message, for whoever reads of a failure."""
+        """The topic of the first message, for errors."""
         self.prepared = prepared
         self.future = future
         self.error: PublishFailed | None = None
 
 
 class Transactions:
-    """Those of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control thread."""
+    """The transactions of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control
+    thread."""
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class Transactions:
     ) -> None:
         """`prepare` makes the client's message and topic, or raises `PublishRefused`.
 
-        `on_lacking`: called when the session's login had no right to transactions, or to publish, with that reason; on
-        any thread.
+        `on_lacking` is called, on any thread, with the reason when the session's login lacked the right to transactions
+        or to publish.
         """
         self._service = service
         self._threads = threads
@@ -67,11 +69,11 @@ class Transactions:
         self._is_committing = False
         # On control threads:
         self._lock = Lock()
-        """The client's session must not be closed while a commit is under way."""
+        """Held during a commit, as the client's session must not be closed meanwhile."""
         self._session: Any = None
         self._publisher: Any = None
         self._given_up: list[Any] = []
-        """Those that are to be closed, and must not be yet."""
+        """The client's sessions that must be closed, but must not be closed yet."""
         self._is_closed = False
 
     def send(self, messages: Sequence[Message], future: asyncio.Future[None]) -> None:
@@ -89,7 +91,7 @@ class Transactions:
         self._commit_next()
 
     def fail_all(self, reason: str) -> None:
-        """The session is gone: waiting bundles are not sent. A commit under way ends by itself."""
+        """Fail the bundles that wait: the session is gone. A commit under way ends by itself."""
         for bundle in self._waiting:
             answer(bundle.future, PublishFailed(bundle.topic, reason))
         self._waiting.clear()
@@ -108,7 +110,7 @@ class Transactions:
         room = MAX_TOGETHER
         while self._waiting and len(self._waiting[0].prepared) <= room:
             bundle = self._waiting.popleft()
-            # Nobody waits any more for one that is done: its handler was cancelled, and reports its outcome by itself.
+            # A bundle whose future is done is left out: its handler was cancelled, and nobody waits for it any more.
             if not bundle.future.done():
                 bundles.append(bundle)
                 room -= len(bundle.prepared)
@@ -117,7 +119,7 @@ class Transactions:
             try:
                 committing = self._threads.begin(self._commit, bundles)
             except MemoryError as error:
-                # These would wait for ever, and so would all later ones.
+                # Otherwise these bundles would wait for ever, and so would all later ones.
                 committing = asyncio.get_running_loop().create_future()
                 committing.set_exception(error)
             committing.add_done_callback(lambda ended: self._committed(bundles, ended))
@@ -140,11 +142,12 @@ class Transactions:
                 for bundle in bundles:
                     bundle.error = PublishFailed(bundle.topic, "the session has ended")
                 return
-            # Nobody wants any more what was cancelled while this waited for a thread, and it may be sent again by now.
+            # Bundles that were cancelled while this waited for a thread: nobody wants them, and they may have been sent
+            # again by now.
             bundles = [bundle for bundle in bundles if not bundle.future.cancelled()]
             if not bundles:
                 return
-            # What was given up in an outage, which may be over.
+            # Sessions that were given up during an outage, which may be over.
             self._close_what_may_be_closed()
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
                 # If its handler was cancelled meanwhile, somebody else may have published it by now.
@@ -153,12 +156,12 @@ class Transactions:
                         self._is_published([bundle])
 
     def _is_published(self, bundles: Sequence[_Bundle]) -> bool:
-        """Whether one transaction with these was committed. If not, they get their errors: refused if it is certain
-        that nothing was published.
+        """Commit one transaction with these bundles; return whether that succeeded. If not, they get their errors: a
+        refusal if it is certain that nothing was published.
         """
         if (lack := native.missing_right(self._service, LoginRight.SEND)) is not None:
-            # The client would take the messages, send nothing, and wait for an answer to the commit until it ends the
-            # connection.
+            # Otherwise the client would take the messages, send nothing, and wait for an answer to the commit until it
+            # ends the connection.
             self._on_lacking(lack)
             for bundle in bundles:
                 bundle.error = PublishRefused(bundle.topic, lack)
@@ -172,7 +175,7 @@ class Transactions:
             is_asked_to_commit = True
             self._session.commit()
         except CLIENT_ERRORS as error:
-            # This discards what the transaction already holds: the next one begins empty.
+            # This discards what the transaction already holds, so that the next one begins empty.
             self._give_up()
             kind = PublishRefused if not is_asked_to_commit or is_commit_refused(error) else PublishFailed
             reason = subcode_and_reason(error)[1]
@@ -183,7 +186,7 @@ class Transactions:
                 bundle.error = kind(bundle.topic, reason)
             return False
         except BaseException:
-            # Nor may half of a bundle end up in the next one.
+            # So that half of a bundle does not end up in the next transaction.
             self._give_up()
             raise
         for bundle in bundles:
@@ -204,8 +207,8 @@ class Transactions:
             self._close_what_may_be_closed()
 
     def _close_what_may_be_closed(self) -> None:
-        # A client that comes back opens its transacted sessions again, and says that it is back when it has them all:
-        # never, if one is closed meanwhile (docs/protocol.md).
+        # After an outage, the client opens its transacted sessions again, and reports that it is back when it has all
+        # of them: never, if one is closed meanwhile (docs/protocol.md).
         if not native.is_coming_back(self._service):
             self._close_given_up()
 
@@ -215,5 +218,5 @@ class Transactions:
             try:
                 session.disconnect()
             except CLIENT_ERRORS as error:
-                # Nobody will commit it any more; the broker forgets it with the connection.
+                # Nobody commits it any more, and the broker forgets it with the connection.
                 _log.info("transacted_session_not_closed", reason=subcode_and_reason(error)[1])

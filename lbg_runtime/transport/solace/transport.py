@@ -1,6 +1,6 @@
-"""A transport on the official client: one service object at a time, many flows, everything brought onto the loop.
+"""A transport on the official client: one session at a time with many flows; everything it reports comes to the loop.
 
-More than 400 lines, as all of it either asks the one session for something or replaces it.
+More than 400 lines, as everything here either asks the one session for something or replaces it.
 """
 
 import asyncio
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from lbg_runtime.transport.solace.session import SessionEvent, SolaceSession
 
 OUTAGE_PATIENCE_S = 10.0
-"""How long a bind waits for a connection; as long as the client waits for the broker's answer."""
+"""How long a bind waits for a connection: as long as the client waits for the broker's answer."""
 
 BINDS_AT_ONCE = 4
-"""Binds under way in the client. The others wait before it, so that an outage that begins ends their wait, and control
-threads are left for everything else."""
+"""How many binds are under way in the client. Others wait here, so that an outage that begins ends their wait, and
+control threads are left for everything else."""
 
 SESSION_THREADS = 16
-"""A session whose connection breaks while it is made can occupy two of them for 10 s, in which there may be eight such
-attempts until the next one waits for a thread."""
+"""A session whose connection breaks while it is made can occupy two threads for 10 s. So there may be eight such
+attempts in that time before one has to wait for a thread."""
 
 RESTORE_WAIT_S = 0.1
-"""From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
+"""The time from the client's report of a restored connection to the next bind; a fifth of it was seen to suffice."""
 
 OUTAGE_LOOK_S = 10.0
 """How often the client is asked why it is still not back."""
 
 UNTOLD_LOOKS = 2
-"""So many looks in a row at which the broker has said more on the same connection: it is up, though the client does not
-tell. More than one, as it opens its flows again before it does."""
+"""If at so many looks in a row the broker has sent more on the same connection, that is up, although the client does
+not report it. More than one, as the client opens its flows again before it reports that."""
 
 CLOSED = "the transport was closed"
 
@@ -67,44 +67,44 @@ _log = structlog.get_logger(__name__)
 class SolaceTransport:
     """`Transport`, `Browser` and `Messenger`. All methods are called on one loop, that of `open`.
 
-    Outages are the client's business: it retries forever and binds the flows again. If a session ends nevertheless, its
-    flows get `FlowDown`, and making a new session is tried until one is there or `close` is called; not at all if the
-    settings want no reconnects.
+    The client deals with outages: it retries forever and binds the flows again. If a session ends nevertheless, its
+    flows get `FlowDown`, and the transport tries to make a new session until there is one or `close` is called; but not
+    if the settings want no reconnects.
     """
 
     def __init__(self, settings: SolaceSettings) -> None:
         self._settings = settings
         self._threads = ControlThreads()
-        """For what is asked of a session."""
+        """For calls to a session."""
         self._session_threads = ControlThreads(SESSION_THREADS)
-        """Apart from those: a session is ended, and the next one made, however many calls wait for a broker."""
+        """For ending a session and making the next, so that these do not wait behind calls that wait for a broker."""
         self._binding = asyncio.Semaphore(BINDS_AT_ONCE)
         self._opening = asyncio.Lock()
         self._inbox: Inbox | None = None
         self._path = settings.client_path
-        """How it receives, once the client is loaded."""
+        """The path for receiving; no longer `auto` once the client is loaded."""
         self._make_path: MakePath | None = None
         self._make_publisher: MakePublisher | None = None
         self._session: SolaceSession | None = None
         self._barrier: Barrier | None = None
-        """That of the session."""
+        """The barrier of the present session."""
         self._connected = asyncio.Event()
-        """Not set before `open`, in an outage, and after `close`."""
+        """Set while there is a connection; and by `close`, so that nobody goes on waiting for one."""
         self._restoring: asyncio.TimerHandle | None = None
         self._outage: asyncio.Task[None] | None = None
-        """Says why the client does not come back, until it has."""
+        """Logs why the client does not come back, until it has."""
         self._why_away: str | None = None
         self._relogin = Relogin(self._log_in_again)
         self._watcher: ConnectionSink | None = None
         self._making: SessionMaking | None = None
-        """That of the newest session; reports of older ones are ignored."""
+        """The making of the newest session; reports of older sessions are ignored."""
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
         self._tokens: TokenFollower | None = None
         """None if there is no token file."""
         self._following: asyncio.Task[None] | None = None
-        """It follows that."""
+        """The task that runs it."""
         self._former_token = ""
         """The token that the previous session presented."""
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
@@ -118,7 +118,7 @@ class SolaceTransport:
 
         Raises `ConfigError` if the settings ask for the fast receive path and the client does not support it.
         """
-        # `close` waits for it: a session that is half open is ended on its threads.
+        # `close` waits for this lock, as a session that is half open is ended on the threads.
         async with self._opening:
             await self._open()
 
@@ -129,7 +129,7 @@ class SolaceTransport:
         if self._inbox is None:
             self._inbox = Inbox(asyncio.get_running_loop())
         with ExitStack() as undo:
-            # Whoever has no session need not close this, and threads that wait for calls would stay.
+            # A caller whose `open` failed need not call `close`, so end the threads here.
             for threads in (self._threads, self._session_threads):
                 undo.callback(threads.refuse_more)
             try:
@@ -155,7 +155,7 @@ class SolaceTransport:
             self._following = asyncio.create_task(self._tokens.run())
 
     def _tell_path(self) -> None:
-        """For members alone: other commands come and go, and their output is short."""
+        """Log the path, but only for members: other commands come and go, and their output is short."""
         from lbg_runtime.transport.solace.fast import compiled
 
         is_compiled = compiled.INTAKE is not None
@@ -174,7 +174,7 @@ class SolaceTransport:
         self._watcher = None
         session, self._session = self._session, None
         self._disconnected()
-        # Whoever waits for a connection finds that there will be none.
+        # Wakes those who wait for a connection: they find that there will be none.
         self._connected.set()
         self._connected.clear()
         if self._inbox is not None:
@@ -192,7 +192,7 @@ class SolaceTransport:
             if tasks:
                 await asyncio.wait(tasks)
             async with self._opening:
-                # Whoever was opening has ended what was half open.
+                # `open` was under way, and has ended what was half open.
                 pass
             if session is not None:
                 await self._session_threads.run(session.disconnect)
@@ -201,14 +201,15 @@ class SolaceTransport:
             await self._threads.close()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """See `Transport.bind`. During an outage it waits for the connection, but not for long, nor after `close`.
+        """See `Transport.bind`. During an outage it waits up to `OUTAGE_PATIENCE_S` for the connection, but not after
+        `close`.
 
-        A call cancelled while the client binds lasts until the flow is bound and given up again.
+        If it is cancelled while the client binds, it lasts until the flow is bound and given up again.
         """
         if self._closed or (self._session is None and self._renewal is None):
-            # Not open, or a session that was to have no successor has ended.
+            # The transport is not open; or a session has ended, and the settings want no reconnects.
             raise BindFailed(queue, NOT_CONNECTED)
-        # Waited for here and not in the client, which would occupy a control thread for that long.
+        # Waits here and not in the client, which would occupy a control thread meanwhile.
         with suppress(TimeoutError):
             async with asyncio.timeout(OUTAGE_PATIENCE_S):
                 await self._connected.wait()
@@ -225,9 +226,9 @@ class SolaceTransport:
         try:
             flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, heard_in, window)
         except OSError as error:
-            # The first path takes a pipe, and the process may open no more files.
+            # The first path needs a pipe, and the process may open no more files.
             raise BindFailed(queue, f"no pipe for its messages: {error}") from error
-        # Dead handles go when new ones come: rebind cycles must not fill the memory.
+        # Dead handles are dropped when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session)
         try:
@@ -238,7 +239,7 @@ class SolaceTransport:
         except BindFailed as refusal:
             flow.silence()
             if session is not self._session:
-                # The client names its own clean-up then, or nothing.
+                # The client's own error then names its clean-up, or nothing.
                 raise BindFailed(queue, "the session ended") from refusal
             if (lack := session.lack_to_bind()) is None:
                 raise
@@ -255,7 +256,7 @@ class SolaceTransport:
 
     async def _discard(self, flow: "SolaceFlow") -> None:
         if self._closed:
-            # It ends with the session.
+            # The flow ends with the session.
             flow.silence()
         else:
             await flow.discard()
@@ -301,12 +302,12 @@ class SolaceTransport:
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         session, inbox = self._session, self._inbox
-        # In an outage the client says so at once, as a rule, but was also seen to wait for the end of it.
+        # During an outage, the client as a rule fails at once, but was also seen to wait for the end of the outage.
         if session is None or inbox is None or not self._connected.is_set():
             raise SubscribeFailed(subscription, NOT_CONNECTED)
         await self._threads.run(session.subscribe, subscription, inbox, sink)
         if session is not self._session:
-            # The next session may be there already, without it.
+            # There may be a next session already, without this subscription.
             raise SubscribeFailed(subscription, "the session ended")
         if (subscription, sink) not in self._direct:
             self._direct.append((subscription, sink))
@@ -329,7 +330,7 @@ class SolaceTransport:
         return self._session
 
     async def _connect(self, inbox: Inbox) -> None:
-        """Make the session; raises `ConnectFailed`, and then, as when it is cancelled, there is none."""
+        """Make a session; raises `ConnectFailed`. If so, and also if this is cancelled, there is none."""
         if self._closed:
             raise ConnectFailed(self._settings.host_list, CLOSED, permanent=True)
         if self._make_publisher is None:
@@ -345,9 +346,9 @@ class SolaceTransport:
                 continue
             try:
                 session.publisher.send(message, future)
-            except Exception as error:  # noqa: BLE001 - such as for want of memory: those behind it have no other way
+            except Exception as error:  # noqa: BLE001 - whatever it is (no memory, say), the later messages must go on
                 future.set_exception(PublishFailed(message.topic, str(error) or type(error).__name__))
-        # After that: the watcher may publish at once.
+        # After the messages that waited, as the watcher may publish at once.
         self._is_up()
 
     def _session_event(self, making: SessionMaking, happened: tuple["SessionEvent", str]) -> None:
@@ -393,11 +394,11 @@ class SolaceTransport:
             self._replace(self._session, f"logs in again: {lack}")
 
     async def _heard_in(self, session: "SolaceSession") -> int | None:
-        # Another session's answer says nothing of what this one sent.
+        # The answer in another session would say nothing about what this one has sent.
         if session is not self._session or self._barrier is None or not self._connected.is_set():
             return None
         asked = self._barrier.ask()
-        # Others share it, so a cancellation must not reach it.
+        # Others share the future, so our cancellation must not reach it.
         await asyncio.wait([asked])
         return asked.result()
 
@@ -417,7 +418,8 @@ class SolaceTransport:
             self._outage.cancel()
 
     async def _follow_outage(self, session: "SolaceSession") -> None:
-        """Tell why the client does not come back, which it does not by itself: it tries again, whatever the answer."""
+        """Log why the client does not come back. It does not report that by itself: it tries again, whatever the broker
+        answers."""
         told: str | None = None
         heard: tuple[int, int] | None = None
         untold = 0
@@ -427,7 +429,8 @@ class SolaceTransport:
             is_up = before is not None and heard is not None and heard[0] == before[0] and heard[1] > before[1]
             untold = untold + 1 if is_up else 0
             if untold == UNTOLD_LOOKS:
-                # It waits for something that it does not get, such as a transacted session without the right to one.
+                # The client waits for something that it does not get, such as a transacted session without the right to
+                # one.
                 self._replace(session, "the client is connected again, and does not say so")
                 return
             failure = await self._threads.run(session.why_away, self._settings.host_list)
@@ -451,11 +454,11 @@ class SolaceTransport:
 
     async def _renew(self, former: "SolaceSession", ending: "asyncio.Future[None]") -> None:
         await until_cut(former, ending)
-        # Without a bound: whoever opened the transport wants it until `close`, which cancels this.
+        # No bound: whoever opened the transport wants a session until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
             try:
                 await self._connect(self._inbox)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tries again, and nobody would know
+            except Exception as error:  # noqa: BLE001 - whatever it is: nobody else would try again
                 reason = self._why_away = str(error) or type(error).__name__
                 _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=reason)

@@ -1,9 +1,9 @@
 """The C functions of the fast receive path, called without the client's Python layer around them.
 
 They come from our own handles on the library that the client has loaded, so that the client's function objects keep
-their types. Functions that read or free a message keep the interpreter's lock during the call: releasing it for every
-field would wake the client's network thread for every field. Functions that act on a flow may wait for a lock of the
-library or write to a socket, and release it.
+their types. Functions that read or free a message keep the interpreter's lock during the call: to release it for every
+field would wake the client's network thread for every field. Functions that act on a flow release the interpreter's
+lock, as they may wait for a lock of the library or write to a socket.
 
 No argument types are declared, as that would cost as much as the call: arguments are ctypes objects of the right size.
 """
@@ -39,7 +39,7 @@ ACCEPTED = c_int(0)
 
 NOT_TAKEN = 0
 TAKEN = 1
-"""The answers of a message callback: they say who owns the message from then on, and so frees it."""
+"""The answers of a message callback: they say who owns the message from then on, and must free it."""
 
 _INTERPRETER = PyDLL(pythonapi._name, handle=pythonapi._handle)
 
@@ -63,7 +63,8 @@ class Buffer(Structure):
 
 
 class FastCalls:
-    """Can be made and used on any thread. Raises `AttributeError` if the library lacks one of the functions."""
+    """The functions, with the types of their results. Can be made and used on any thread. Raises `AttributeError` if
+    the library lacks one of them."""
 
     def __init__(self) -> None:
         messages = PyDLL(CORE._name, handle=CORE._handle)

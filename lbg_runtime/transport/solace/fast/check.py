@@ -37,11 +37,11 @@ from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
 from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
 
 KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
-"""The names that the Python layer and the C library below it give themselves; the C library need not be the one that
-came with the Python layer."""
+"""The names that the Python layer and the C library below it give themselves. Both, as the C library need not be the
+one that came with the Python layer."""
 
 NEWEST_PYTHON = (3, 15)
-"""The newest version on which the tests of the transport have passed. On others, thread states may not be kept."""
+"""The newest version of Python on which the tests of the transport have passed. Others may not keep a thread's state."""
 
 _CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
 _CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
@@ -54,9 +54,9 @@ SAMPLE = Message(
     1_700_000_000_123,
     Headers("c", "type", (1 << 63) + 1, 7),
 )
-"""Contains something of everything that our own publishers send, and more."""
+"""A message with something of everything that our own publishers send, and more."""
 _BARE = Message("fast/check/bare", b"")
-"""Contains nothing that a message can be without."""
+"""A message without everything that a message can be without."""
 _SAMPLE_ID = (1 << 40) + 1
 
 

@@ -1,10 +1,10 @@
 """Carries the messages that the C callback (_intake.c) has gathered, for all flows of a session, to their paths.
 
-One wake-up of the loop serves all flows, and comes by a pipe: to post to the inbox, the network thread would need the
-interpreter, for which it would wait while the loop is busy, and the loop would then wait for what it has not gathered
-meanwhile. A flow event comes through the inbox, behind the news up to where it comes, so that events and messages of a
-flow keep the order in which they came. The messages stay in the intake until they are taken: another thread that has a
-flow event to tell, as a session has that is being replaced, does not change their order.
+One wake-up of the loop serves all flows. It comes by a pipe, because to post to the inbox the network thread would need
+the interpreter: while the loop is busy, the thread would wait for that and gather nothing, and then the loop would wait
+for messages. A flow event comes through the inbox, and before it, an item that says up to where messages came earlier;
+so events and messages of a flow keep their order. The messages stay in the intake until they are taken, so a flow event
+from another thread, as a session has that is being replaced, does not change their order.
 """
 
 import asyncio
@@ -30,16 +30,18 @@ class GatheredPath(Protocol):
         ...
 
     def loop_is_blocked(self) -> None:
-        """The loop has taken nothing for a long time. Called on the client's network thread."""
+        """Called on the client's network thread if the loop has taken nothing for a long time."""
         ...
 
     def broken(self, error: BaseException) -> None:
-        """A message of the flow could not be taken, or the loop not told of it, or it is lost. Called on any thread."""
+        """Called on any thread if a message of the flow could not be taken, or is lost, or the loop could not be told
+        of it."""
         ...
 
 
 MOST_READ = 4_096
-"""Bytes of the pipe; there is one for each turn that has begun since the last look, which serves them all."""
+"""How many bytes one look reads from the pipe. There is a byte for each turn that has begun since the last look, which
+serves them all."""
 
 
 class Gathering:
@@ -98,26 +100,27 @@ class Gathering:
             self._give_up_all(error)
 
     def look(self) -> None:
-        """From now on the network thread waits for the loop anew, and tells flows anew if it does not come. Called on
-        the loop, by a path that was told."""
-        # It was told behind the end of the first turn, of which all has been taken by now: this takes nothing.
+        """From now on, the network thread waits for the loop again, and tells flows again if it does not come. Called
+        on the loop, by a path that was told."""
+        # The path was told after the end of the first turn, of which everything has been taken by now. So this only
+        # counts as a look, and takes nothing.
         self._take(0)
 
     def _loop_is_blocked(self, path: GatheredPath) -> None:
-        # In this order: a loop that moves again takes what has gathered before it has more come, and may be blocked in
-        # between, when nobody would wait for it again.
+        # In this order: a loop that moves again first takes what has gathered, and only then lets more come. In the
+        # other order it could be blocked again in between, with nobody waiting for it.
         self.seal()
         path.loop_is_blocked()
 
     def _ring(self) -> None:
         if os.getpid() != self._process:
-            # A process that a handler has forked, and that is about to be ended (runtime/forked.py): the pipe is its
-            # parent's, which would never hear of what is read here.
+            # This is a process that a handler has forked, and that is about to be ended (runtime/forked.py). The pipe
+            # is its parent's, which would never learn of what is read here.
             return
         with suppress(BlockingIOError):
             os.read(self._bell, MOST_READ)
-        # In this order: what comes behind an event that is posted from now on is of a later turn, and an event that was
-        # posted before is either taken by now or seen to wait.
+        # In this order: whatever comes after an event that is posted from now on belongs to a later turn, and an event
+        # that was posted before has either been taken by now, or is seen to wait.
         turn = self._intake.turn
         if self._inbox.is_empty:
             self._take(turn)
@@ -126,7 +129,8 @@ class Gathering:
             self._inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
-            # Of what lies there, those paths show nothing more; while it does, nothing rings for flows that come later.
+            # Those paths show nothing of what has gathered. Take it all the same: until then, nothing rings for flows
+            # that are bound later.
             self._take(turn)
 
     def _take(self, turn: int) -> None:
@@ -138,7 +142,7 @@ class Gathering:
             self._hand_over(parts)
 
     def _give_up_all(self, error: MemoryError) -> None:
-        """What had gathered is lost, and it is unknown which flows are affected."""
+        """Give all flows up: what had gathered is lost, and it is not known which flows are affected."""
         for path in tuple(self._paths.values()):
             path.broken(error)
 
@@ -155,7 +159,7 @@ class Gathering:
 
     def _close(self) -> None:
         self._intake.close()
-        # If the loop was closed before, this is not its thread.
+        # If the loop is closed already, this may be another thread.
         if not self._loop.is_closed():
             self._loop.remove_reader(self._bell)
         os.close(self._bell)

@@ -1,16 +1,16 @@
 """The fast receive path: our own callback takes native messages, and one wake-up of the loop serves all that gather.
 
 It involves no thread and no message object of the client's Python layer. Between the callback, on the client's network
-thread, and its turn on the loop, where it is read and freed at once, a message is an address. The callback is written
-in C (_intake.c) if that could be compiled: it gathers the messages of all flows, and a pipe tells the loop that there
-are some (gathering.py). Otherwise it is written in Python, and each message comes through the inbox.
+thread, and its turn on the loop, where it is read and freed at once, a message is only an address. If it could be
+compiled, the callback is the one in C (_intake.c), which gathers the messages of all flows, and tells the loop by a
+pipe that there are some (gathering.py). Otherwise it is written in Python, and each message comes through the inbox.
 
 **Keeping pace.** The runtime decides how much is in flight, by closing the intake. But a closed window is expensive:
 for every second message in transit by then the client sends a frame, and each settlement made after 511 newer messages
-have come takes a frame of its own (docs/protocol.md). So if the loop is busy, the network thread waits for it, here in
-the callback, before either happens: messages that it has not read it has not acknowledged, so the broker sends no more.
-This delays nobody, as all that the session could report meanwhile goes to the same loop. Only if something blocks the
-loop is the window closed until the loop moves again; if the runtime wants it closed, it stays closed after that.
+have come takes a frame of its own (docs/protocol.md). So if the loop is busy, the network thread waits for it here, in
+the callback, before either happens: what the thread has not read is not acknowledged, so the broker sends no more. This
+delays nobody, as everything that the session could report meanwhile goes to the same loop. Only if something blocks the
+loop is the window closed, until the loop moves again; after that it stays closed if the runtime wants it closed.
 """
 
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ from lbg_runtime.transport.solace.library import PersistentReceiver
 from lbg_runtime.transport.solace.receive_path import PathOwner
 
 PATIENCE_S = 0.25
-"""How long the network thread waits for the loop at most; far less than the broker's keep-alive timeout."""
+"""The longest wait of the network thread for the loop; far less than the broker's keep-alive timeout."""
 
 FLUSH_EVERY = 128
-"""Number of settlements after which those that the client has batched are sent."""
+"""After so many settlements, those that the client has batched are sent."""
 
 
 class FastPath:
@@ -60,7 +60,7 @@ class FastPath:
     def __init__(
         self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner, gathering: Gathering | None = None
     ) -> None:
-        """`gathering`: that of the inbox, if the callback is the one in C."""
+        """`gathering`: the inbox's, if the callback is the one in C."""
         self._gathering = gathering
         self._user = 0
         self._calls = calls
@@ -70,11 +70,11 @@ class FastPath:
         self._handle: Any = None
         self._accept: Accept | None = None
         self._is_wanted = False
-        """The runtime wants messages."""
+        """Whether the runtime wants messages."""
         self._is_stopped = False
-        """The window is closed because the loop is blocked."""
+        """Whether the window is closed because the loop is blocked."""
         self._is_broken = False
-        """A message was not shown, so none after it may be."""
+        """Whether a message was not shown, so that none after it may be."""
         self._settled = 0
 
     # -- on a control thread
@@ -93,8 +93,8 @@ class FastPath:
 
     def end(self) -> None:
         """See `ReceivePath.end`."""
-        # The loop may still have to learn that it moves again, and must not touch the flow then: its session may be
-        # being freed on another thread.
+        # `_moves_again` may still be called on the loop, and must not touch the flow then, as its session may be freed
+        # on another thread at that moment.
         self._is_wanted = False
         if self._gathering is not None:
             self._gathering.remove(self._user, self)
@@ -124,17 +124,19 @@ class FastPath:
             answer = NOT_TAKEN
             try:
                 if not is_pinned:
-                    # The interpreter makes a state for this thread when C calls, and discards it when the call returns,
-                    # at many times the cost of everything else here; unless the state is in use, as it is from now on.
+                    # When C calls, the interpreter makes a state for this thread, and discards it when the call
+                    # returns, at many times the cost of everything else here. From now on it finds the state in use,
+                    # and keeps it.
                     self._calls.pin()
                     is_pinned = True
-                # Should this fail, the inbox may have it all the same, and the client must not free it then.
+                # Before `post`: if that fails, the inbox may have the message all the same, and the client must not
+                # free it.
                 answer = TAKEN
                 has_room = post(take, message, drop)
                 if not has_room and not self._is_stopped:
                     self._wait()
             except Exception as error:  # noqa: BLE001 - only C is above, which would simply go on
-                # A message that is not taken is not shown again on this handle, but its successors are.
+                # A message that is not taken is not shown again on this handle, but its successors would be.
                 self.broken(error)
             return answer
 
@@ -147,7 +149,7 @@ class FastPath:
     def loop_is_blocked(self) -> None:
         """Close the window until the loop moves again."""
         if not self._is_stopped:
-            # In this order: a loop that moves just then either sees the flag, or has opened the window before this.
+            # In this order: a loop that moves just now either sees the flag, or has opened the window before this.
             self._is_stopped = True
             self._calls.stop(self._handle)
             self._inbox.post(self._moves_again, None)
@@ -165,14 +167,14 @@ class FastPath:
             return False
         self._settled += 1
         if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:
-            # Starting a started flow sends what is batched.
+            # To start a flow that is started sends what is batched.
             self._start()
         return True
 
     def set_intake(self, *, is_open: bool) -> None:
         """See `ReceivePath.set_intake`."""
         self._is_wanted = is_open
-        # If closed, closed again: the client may have bound the handle again, losing the earlier request.
+        # A closed window is closed once more: the client may have bound the handle again and lost the first request.
         if is_open and not self._is_stopped:
             self._start()
         else:
@@ -181,7 +183,7 @@ class FastPath:
     def _start(self) -> None:
         self._calls.start(self._handle)
         if self._is_stopped:
-            # The network thread has closed the window meanwhile, perhaps before it was opened here.
+            # Meanwhile the network thread has closed the window, perhaps before it was opened here.
             self._calls.stop(self._handle)
 
     def _moves_again(self, _: None) -> None:
@@ -190,7 +192,8 @@ class FastPath:
         # In this order: while the flag is set, the network thread does not close the window.
         self._is_stopped = False
         if self._gathering is not None:
-            # If it was told meanwhile that the loop is blocked, that had no effect, and it would not be told again.
+            # If this path was told meanwhile that the loop is blocked, that had no effect, and it would not be told
+            # again without this look.
             self._gathering.look()
 
     def _take(self, message: int) -> None:

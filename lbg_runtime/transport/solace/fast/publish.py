@@ -1,13 +1,13 @@
 """The fast publish path: messages are written and sent in batches on the loop's thread, confirms come in batches.
 
 It involves no thread and no message object of the client's Python layer. Messages sent in one turn of the loop leave at
-its end, many with one call to the library; the broker's answers meanwhile are taken with one wake-up of the loop. The
-library identifies an answer by its message's tag, an address of our choice: here that of the message's place in a
-table. A confirm covers all messages up to that one, a refusal that one alone. The table is as long as the library's
-window, so the library is never asked for more than it can keep. Messages that it does not take for another reason wait
-here, in order, for the next event of the session.
+its end, many with one call to the library; the broker's answers that come meanwhile are taken with one wake-up of the
+loop. The library identifies an answer by the tag of its message, an address of our choice: here that of the message's
+place in a table. A confirm covers all messages up to that one, a refusal covers that one alone. The table is as long as
+the library's window, so the library is never asked for more than it can keep. Messages that it does not take for
+another reason wait here, in order, for the next event of the session.
 
-The library keeps a message that it has taken until it is confirmed, across outages too, and sends it again by itself.
+The library keeps a message that it has taken until it is confirmed, even across outages, and sends it again by itself.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ Sending = tuple[Message, asyncio.Future[None]]
 class FastPublisher(SolacePublisher):
     """A `SolacePublisher` for the clients that `publish_check` knows.
 
-    There is no lock: the network thread only appends answers, and the flag that the loop has been notified is cleared
-    by the loop before it looks, as in `Inbox`.
+    There is no lock: the network thread only appends answers, and the loop clears the flag that it has been notified
+    before it looks, as in `Inbox`.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class FastPublisher(SolacePublisher):
         self._order: deque[int] = deque()
         """The places that are taken, in the order of sending."""
         self._untaken = 0
-        """How many of the last of them the library has not taken; none between two calls of `_flush` that go well."""
+        """How many of the last of them the library has not taken; 0 between two calls of `_flush` without an error."""
         self._room = deque(range(WINDOW))
         """Free places."""
         self._waiting: deque[Sending] = deque()
         self._is_flush_due = False
         self._answers: deque[int | tuple[int, Exception]] = deque()
-        """Places of messages that are confirmed, with all before them; places of refused ones, with the reason."""
+        """A place: this message and all before it are confirmed. A place with an error: this message is refused."""
         self._is_told = False
         self._natives: list[c_void_p] = []
         self._batch = (c_void_p * BATCH)()
@@ -85,8 +85,9 @@ class FastPublisher(SolacePublisher):
     # -- on the client's network thread
 
     def _hearer(self) -> Hear:
-        # The client keeps its sessions, and so this callback, for the life of the process. It must not keep the whole
-        # transport by us; only the tags, which the library may read until the session is freed.
+        # The client keeps its sessions, and so this callback, for the life of the process. The callback must not keep
+        # the whole transport alive through us, but only the tags, which the library may read until the session is
+        # freed.
         publisher = weakref.ref(self)
         answers, tags, first_tag, pin = self._answers, self._tags, self._first_tag, self._calls.pin
         is_pinned = False
@@ -94,7 +95,7 @@ class FastPublisher(SolacePublisher):
         def hear(event: int, response_code: int, tag: int) -> bool:
             nonlocal is_pinned
             if not 0 <= tag - first_tag < len(tags):
-                # The library may have room again, or a connection.
+                # Whatever it is, the library may have room again, or a connection.
                 if (ours := publisher()) is not None:
                     ours.inbox.post(ours._flush, None)
                 return False
@@ -112,7 +113,7 @@ class FastPublisher(SolacePublisher):
                 try:
                     ours.inbox.post(ours._take_answers, None)
                 except BaseException:
-                    # The next answer tells.
+                    # The next answer notifies the loop.
                     ours._is_told = False
                     raise
             return True
@@ -123,7 +124,7 @@ class FastPublisher(SolacePublisher):
 
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
         """See `SolacePublisher.send`."""
-        # In this order: what raises leaves neither a message that nobody flushes nor one that is sent all the same.
+        # In this order: if one of these raises, no message is left that nobody flushes, or that is sent all the same.
         if not self._is_flush_due:
             future.get_loop().call_soon(self._flush, None)
             self._is_flush_due = True
@@ -151,13 +152,13 @@ class FastPublisher(SolacePublisher):
     def _flush(self, _: None) -> None:
         """Hand waiting messages to the library, as far as there is room.
 
-        If anything raises on the way, such as for want of memory, what the library has not taken fails: a later event
-        that would flush it may never come.
+        If anything raises meanwhile, as when memory runs out, the messages that the library has not taken fail: there
+        may never be another event to flush them.
         """
         self._is_flush_due = False
         try:
             if self._untaken:
-                # There was no memory to say that it has failed, and a confirm of a later message would count for it.
+                # There was no memory to note that a message has failed: a confirm of a later one would count for it.
                 self._fail_untaken("it could not be sent")
             while self._waiting and self._room:
                 batch = self._write_batch()
@@ -179,7 +180,7 @@ class FastPublisher(SolacePublisher):
         natives = self._natives if len(self._natives) == BATCH else self._make_natives()
         batch: list[Sending] = []
         while waiting and room and len(batch) < BATCH:
-            # It waits until it has its place, or an end.
+            # Left in the line until it has its place, or has ended.
             sending = message, future = waiting[0]
             if not future.cancelled():
                 place = room[0]
@@ -193,7 +194,7 @@ class FastPublisher(SolacePublisher):
                     order.append(place)
                     self._untaken += 1
                     room.popleft()
-            # Otherwise nobody wants it any more, and a message sent after it may be the same one again.
+            # A future that is done: nobody wants the message any more, and a later message may be the same one again.
             waiting.popleft()
         return batch
 
@@ -201,7 +202,7 @@ class FastPublisher(SolacePublisher):
         """Hand over what was written, and take back what the library refuses now; return whether it may take more."""
         session = self.service.session_pointer
         self._taken.value = 0
-        # Without a session they wait: `fail_all` is about to be called.
+        # Without a session, messages wait for `fail_all`, which is about to be called.
         code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
         self._untaken = 0 if code == OK else len(batch) - self._taken.value
         if not self._untaken:
@@ -243,9 +244,9 @@ class FastPublisher(SolacePublisher):
         self._flush(None)
 
     def _confirm(self, last: int) -> None:
-        """Messages up to the one in this place, in the order of sending, were confirmed."""
+        """Complete the messages up to the one in this place, in the order of sending: they were confirmed."""
         unconfirmed, order, room = self._unconfirmed, self._order, self._room
-        # Otherwise `fail_all` came first.
+        # If the place is empty, `fail_all` came first.
         while unconfirmed[last] is not None:
             place = order.popleft()
             entry, unconfirmed[place] = unconfirmed[place], None
@@ -254,7 +255,7 @@ class FastPublisher(SolacePublisher):
                 entry[1].set_result(None)
 
     def _refuse(self, place: int, error: Exception) -> None:
-        """The message in this place was refused, and no other."""
+        """Fail the message in this place, and no other: it was refused."""
         entry, self._unconfirmed[place] = self._unconfirmed[place], None
         if entry is not None:
             self._order.remove(place)
@@ -262,7 +263,7 @@ class FastPublisher(SolacePublisher):
             answer(entry[1], self.failed(entry[0], error))
 
     def _make_natives(self) -> list[c_void_p]:
-        # Some may be left of a try that failed.
+        # Some may be left from an attempt that failed.
         for index in range(len(self._natives), BATCH):
             native = c_void_p()
             if self._calls.alloc(byref(native)) != OK:
@@ -273,7 +274,7 @@ class FastPublisher(SolacePublisher):
 
 
 def _reason(response_code: int) -> Exception:
-    """Why a message was refused. To be asked at once: the library keeps it per thread, until the thread's next call."""
+    """Why a message was refused. Ask at once: the library keeps the reason per thread, until the thread's next call."""
     try:
         return get_last_error_info(response_code, "publish")
     except Exception as failure:  # noqa: BLE001 - without a note, the next confirm would count for this message too

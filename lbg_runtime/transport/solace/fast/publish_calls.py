@@ -16,14 +16,15 @@ from lbg_runtime.transport.solace.library import CORE
 
 WOULD_BLOCK = 1
 NOT_READY = 3
-"""Like `WOULD_BLOCK`, but while there is no connection."""
+"""What the library returns instead of `WOULD_BLOCK` while there is no connection."""
 
 PERSISTENT = c_uint32(0x10)
 """For `set_delivery_mode`."""
 
 
 class PublishCalls:
-    """Can be made and used on any thread. Raises `AttributeError` if the library lacks one of the functions."""
+    """The functions, with the types of their results. Can be made and used on any thread. Raises `AttributeError` if
+    the library lacks one of them."""
 
     def __init__(self) -> None:
         messages = PyDLL(CORE._name, handle=CORE._handle)

@@ -41,7 +41,7 @@ _USUAL = Message(
     1_700_000_000_123,
     Headers("c", "type", 1 << 40, 7),
 )
-"""Stamped as our own publishers do, and with headers."""
+"""A message with the stamps of our own publishers, and with headers."""
 _BARE = Message("fast/check/again", b"")
 
 
@@ -75,7 +75,8 @@ def _try_session(session: Any, heard: list[tuple[int, int, int]]) -> str | None:
         return f"a session keeps other than {WINDOW} messages unconfirmed"
     if not session.session_pointer:
         return "a session does not show its native one"
-    # Its own callback's, not the class's: that may be replaced at this moment, for a session built on another thread.
+    # Taken from this session's callback, not from the class: there, the type may be replaced at this moment, for a
+    # session that is built on another thread.
     event_type = type(session._event_callback)._argtypes_[1]._type_
     # The client reads what a tag points to, so an event passed on to it has none.
     for code, tag in ((ACKNOWLEDGED, 1 << 40), (_CAN_SEND, None)):
@@ -100,7 +101,7 @@ def _functions() -> str | None:
     if calls.alloc(byref(pointer)) != OK:
         return "the client makes no message"
     try:
-        # The same native message again and again, as in real use: nothing of one message may remain in the next.
+        # The same native message each time, as in real use: nothing of one message may remain in the next.
         for message in (SAMPLE, _USUAL, _BARE):
             write(pointer, message, 0)
             buffer, block = Buffer(), c_void_p()

@@ -1,9 +1,9 @@
 """Builds a client session that reports its events to us first, and many confirms with one event.
 
-The client's Python layer spends more time on each event than everything else takes. A session makes its event callback
-when its service is built, from the function type that its class holds, and its native properties with a method of its
-class. While a service of ours is being built, we replace both of these: the session gets a callback around its own, and
-one more property.
+The client's Python layer spends more time on each event than everything else takes. A session makes two things when its
+service is built: its event callback, from the function type that its class holds, and its native properties, with a
+method of its class. While a service of ours is being built, we replace both: the session gets a callback around its
+own, and one more property.
 
 With that property the library reports only the last of the messages that one frame of the broker confirms, instead of
 every one: they are confirmed in the order in which they were sent.
@@ -21,7 +21,7 @@ HANDLED = 0
 
 CALLBACK_TYPE = "_event_callback_func_type"
 MAKE_PROPERTIES = "_SolaceSession__prepare_session_props"
-"""The two places in the session's class."""
+"""The names of the two attributes of the session's class."""
 
 CONFIRM_MODE = "SESSION_ACK_EVENT_MODE"
 MANY_AT_ONCE = "SESSION_ACK_EVENT_MODE_WINDOWED"
@@ -33,14 +33,15 @@ It must neither raise nor block. Events that were not meant for us go to the cli
 """
 
 _HeardCallback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
-"""Like the client's, for C; but the event comes as an address, at a third of the cost of the client's object."""
+"""To C, the same as the client's type; but the event comes as an address, at a third of the cost of the client's
+object."""
 
 _building = threading.Lock()
 
 
 def build_heard(builder: Any, hear: Hear) -> Any:
     """Build a service whose session reports each event to `hear` first; raises the client's errors."""
-    # Others may build services of their own meanwhile, on other threads.
+    # Other threads may build services meanwhile: those must get what they would have got.
     thread = threading.get_ident()
     with _building:
         its_type, make_its_properties = getattr(ClientSession, CALLBACK_TYPE), getattr(ClientSession, MAKE_PROPERTIES)

@@ -1,9 +1,9 @@
 """Reads a native message once, into the values of the model, and frees it.
 
-It is a closure instead of a class: this is most of what a message costs, and looking up each variable on an object
-would add a tenth to it. For the same reason the two values are not made by their constructors: those of frozen
-dataclasses set each field by a separate function call. If the package was built with a compiler, compiled_reader.py
-does the same in a fifth of the time.
+The reader is a closure instead of a class: reading is most of what a message costs, and to look up each variable on an
+object would add a tenth to that. For the same reason the two values are not made by their constructors, which for
+frozen dataclasses set each field by a function call. If the package was built with a compiler, compiled_reader.py does
+the same in a fifth of the time.
 """
 
 import sys
@@ -69,9 +69,10 @@ class _DeliveryDraft:
 
 
 def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> ReadMessage:
-    """Make a reader for one thread: C writes its variables, to be read afterwards, so threads must not share it.
+    """Make a reader for one thread: C writes variables of the reader, which it reads afterwards, so two threads must
+    not share it.
 
-    `traces`: None if nobody wants the vendor's trace context, which costs nothing then.
+    `traces`: None if nobody wants the vendor's trace context, which then costs nothing.
     """
     get_payload, get_properties, get_next = calls.payload, calls.properties, calls.next_field
     get_message_id, get_destination, get_sent_at = calls.message_id, calls.destination, calls.sent_at
@@ -129,7 +130,7 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
                         add_property(properties, text_of(name.value), field)
                 if code != END:
                     raise get_last_error_info(code, "read properties")
-                # As in `read_properties`; here, to look at it once.
+                # As `read_properties` does; here, so that it is looked up only once.
                 properties.pop("", None)
             elif code != NOT_FOUND:
                 raise get_last_error_info(code, "read properties")
@@ -156,7 +157,8 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
                 draft.topic = ""
             else:
                 raise get_last_error_info(code, "read destination")
-            # What the client cannot read of these, being of another type, is no reason to keep the message back.
+            # If the client cannot read one of these, as it has another type, that is no reason to keep the message
+            # back.
             draft.message_id = None if get_message_id(message, to_message_id) else text_of(message_id.value)
             draft.sent_at_ms = None if get_sent_at(message, to_sent_at) else sent_at.value
             draft.headers = read_headers()
@@ -186,7 +188,8 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
 def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes | None, *, is_ours: bool) -> bytes:
     """Read a payload that has no attachment or is not from a publisher of ours: it may have XML as well, or instead.
 
-    Also used if the attachment looks like a text although it has our stamps, which a foreign publisher may have copied.
+    Also used if the attachment looks like a text although the message has our stamps: a foreign publisher may have
+    copied those.
     Raises the client's errors.
     """
     address, size = c_void_p(), c_uint32()

@@ -1,7 +1,7 @@
 """Writes a message of the model into a native message, which is reused.
 
-It is a closure instead of a class, as in `reader` and for the same reason. If there was a compiler, compiled_writer.py
-does the same for all usual messages in a tenth of the time.
+The writer is a closure instead of a class, for the same reason as in reader.py. If the package was built with a
+compiler, compiled_writer.py does the same for all usual messages in a tenth of the time.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,8 +43,8 @@ from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishC
 from lbg_runtime.transport.solace.library import get_last_error_info
 
 TAG_BYTES = 32
-"""How much of the memory at a tag's address belongs to it. The client's Python layer reads 17 bytes of a tag, whoever
-set it; it is not told of ours, but must never be given the address of anything smaller."""
+"""How much memory at a tag's address belongs to the tag. The client's Python layer reads 17 bytes at any tag. It is not
+told of ours, but if it were, it must not read beyond the memory of one."""
 
 _NAMES: Mapping[str, bytes] = {
     name: name.encode() for name in (PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY)
@@ -59,11 +59,12 @@ The native message may be new, or may have been used for any other message: noth
 
 
 class _NotWritten(Exception):
-    """The library's reason; none if the message itself is at fault, which `check_sendable` describes."""
+    """Has the library's reason as its text; none if the message itself is at fault, which `check_sendable`
+    describes."""
 
 
 def message_writer(calls: PublishCalls) -> WriteMessage:
-    """Make a writer for one thread: C reads its variables, so two threads must not share it."""
+    """Make a writer for one thread: C reads variables of the writer, so two threads must not share it."""
     reset, set_mode, set_dmq_eligible, set_tag = (
         calls.reset,
         calls.set_delivery_mode,
@@ -133,7 +134,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
         payload = as_payload(message.payload)
-        # Before the library is called: it would truncate what no 32 bits count.
+        # Before the library is called, which would truncate a size that 32 bits cannot hold.
         if size_bound(payload, message.properties, message.headers) > LARGEST_MESSAGE_BYTES:
             raise _NotWritten
         if code := set_payload(native, payload, len(payload)):
@@ -152,7 +153,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if items := message.properties.items():
             if code := create_properties(native, to_properties, 0):
                 raise _failed(code, "create properties")
-            # If this fails half-way, it is closed with its message.
+            # If this fails half-way, the container is closed with its message.
             for name, value in items:
                 encoded_name = known_name(name) or _name(name)
                 kind = type(value)
@@ -177,7 +178,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     def write(native: c_void_p, message: Message, address: int) -> None:
         try:
             fill(native, message, address)
-        # If no type checker saw the message, it may be anything; others wait behind it.
+        # If no type checker has seen the message, anything may be wrong with it; and other messages wait behind it.
         except Exception as error:
             raise _refusal(message, error) from error
 
