@@ -23,8 +23,9 @@ class Entry(Generic[Value]):
 class MemoryGuard(Generic[Value]):
     """Keeps one value for each key. An effect is a function from the value, None at first, to the next one.
 
-    A `Guard[Callable[[Value | None], Value]]` for handlers of one event loop. The effect must not wait, and must not
-    change the value it is given, or an exception could not undo it. Grows with the keys, and the publishers of each.
+    A `Guard[Callable[[Value | None], Value]]` for handlers of one event loop. The effect must not wait. It must not
+    change the value it is given either, as an exception could not undo that. Grows with the number of keys, and of
+    publishers of each key.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ try:
     from psycopg.pq import PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
 except ImportError as error:
-    # If a module of handlers imports this, `lbg check` shows the text.
+    # `lbg check` shows this text if a module of handlers imports this one.
     found = f"PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]' ({error})"
     raise ImportError(found, name=error.name) from error
 
@@ -26,10 +26,10 @@ from lbg_runtime.guard.protocol import (
 )
 from lbg_runtime.model.message import FencingToken, Message
 
-# Any: rows have whatever shape the connection's owner chose.
+# Any, as rows have whatever shape the connection's owner chose.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
-"""Writes the effect on the transaction's connection. Must not commit or roll back; its return value is ignored, unless
-that is something that has not run.
+"""Writes the effect on the transaction's connection. Must not commit or roll back. Its return value is ignored, unless
+that is something still to be awaited or read.
 
 A statement that may fail without ending the effect belongs in a savepoint: `async with connection.transaction()`."""
 
@@ -38,10 +38,10 @@ Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
 `psycopg_pool.AsyncConnectionPool`. An effect may use pipelines of its own."""
 
 LONGEST_TEXT_BYTES = 800
-"""Longest key or publisher that is stored as it is: a row's three texts must fit into one third of a page."""
+"""The longest key or publisher that is stored as it is: a row's three texts must fit into one third of a page."""
 
 _DIGEST = "lbg-sha256:"
-"""Prefix of the digest that represents a text that the table cannot hold."""
+"""The prefix of a digest that is stored for a text that the table cannot hold."""
 
 _CREATE = sql.SQL("""
 CREATE TABLE IF NOT EXISTS {table} (
@@ -53,7 +53,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     PRIMARY KEY (scope, key, publisher)
 )
 """)
-# Where `CREATE TABLE` would look for it, and not where it would be found: another application's marks may lie there.
+# Looks in the schema in which `CREATE TABLE` would create it, not along the search path, which may lead to the table of
+# another application.
 _FIND = """
 SELECT place, to_regclass(quote_ident(place) || '.lbg_guard') IS NOT NULL
 FROM (SELECT coalesce(%s::text, current_schema()::text) AS place) AS found
@@ -65,15 +66,17 @@ ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, mark
 WHERE mark.number < excluded.number
 RETURNING xmin::text::bigint
 """)
-# The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
-# With `synchronous_commit` off, by whomever, a crash of the server would take what was answered.
+# The age of a transaction is 0 as long as it lasts. The question needs no table, as an effect may have set another role
+# or search path. If `synchronous_commit` were off, whoever did that, a crash of the server could undo what was
+# answered.
 _IS_THE_SAME = """
 SELECT CASE pg_catalog.current_setting('synchronous_commit')
     WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END
 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0
 """
 _MARKED_AS_IT_IS = sql.SQL("SELECT 1 FROM {table} WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s")
-# To wait for the mark of an effect that hangs would have the keys of all marks that are deleted by then wait as well.
+# Skips marks that are locked: to wait for that of an effect that hangs would make the keys of all marks that are
+# deleted by then wait as well.
 _FORGET = sql.SQL("""
 DELETE FROM {table} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table} WHERE scope = %s AND marked_at < now() - make_interval(secs => %s) FOR UPDATE SKIP LOCKED
@@ -84,11 +87,12 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 class PostgresGuard:
     """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender decides how many run at a time.
 
-    What `once` has answered is on the server's disk, also if `synchronous_commit` is off, and on a standby's if the
-    server waits for one. So is what a copy is told: the question for its mark locks it, which counts as a write.
+    When `once` answers, the effect is on the server's disk, even if `synchronous_commit` is off, and on a standby's if
+    the server waits for one. That holds for the answer to a copy, too: to ask for its mark locks that, which counts as
+    a write.
 
-    Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
-    may instead be refused with a serialization failure: a failed attempt, which is made again. All methods raise
+    Two transactions on one key wait for each other at the mark, before the effect. At an isolation level above READ
+    COMMITTED, the later one may instead fail to serialize: then its attempt fails, and is made again. All methods raise
     `ConnectionInTransaction` if a connection is lent with an open transaction, and `ConnectionUnfit` if it is lent in
     pipeline mode.
     """
@@ -107,12 +111,12 @@ class PostgresGuard:
         that table, whatever search path an effect leaves on a connection.
         """
         async with self._transaction() as connection:
-            # PostgreSQL asks for the right to create before it looks whether there is anything to do.
+            # Looked up first: `CREATE TABLE IF NOT EXISTS` needs the right to create even if the table exists.
             found = await (await _own_cursor(connection).execute(_FIND, (self._schema,))).fetchone()
             place, is_there = found or (None, False)
-            # In a database in SQL_ASCII, the driver gives text as bytes.
+            # In a database with the encoding SQL_ASCII, the driver gives text as bytes.
             schema = place.decode() if isinstance(place, bytes) else place
-            # None: the search path names no schema that exists, as PostgreSQL then says.
+            # None if the search path names no schema that exists; PostgreSQL then says so.
             table = self._table if schema is None else sql.Identifier(schema, "lbg_guard")
             if not is_there:
                 # Without the lock, two members that find the table missing would both create it, and one would fail.
@@ -127,7 +131,8 @@ class PostgresGuard:
                 row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
                 marked = await _own_cursor(connection).execute(_MARK.format(table=self._table), row)
                 if marked.rowcount not in (0, 1):
-                    # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
+                    # This says neither that the message is new nor that it is a copy: to go on could make a second
+                    # effect, and to skip it could lose the first.
                     raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
                 found = await marked.fetchone()
                 if found is None or await self._is_marked_as_it_is(connection, key, token):
@@ -141,7 +146,8 @@ class PostgresGuard:
             if status is not TransactionStatus.INTRANS:
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
-            # The driver begins a transaction with the next statement, so the status is the same after a rollback.
+            # Asked of the server: the driver begins a transaction with the next statement, so after a rollback its
+            # status would look the same.
             if await (await _own_cursor(connection).execute(_IS_THE_SAME, found)).fetchone() is None:
                 raise EffectEndedTransaction(self._scope)
             return True
@@ -149,27 +155,27 @@ class PostgresGuard:
         raise EffectEndedTransaction(self._scope)
 
     async def forget(self, older_than_s: int) -> int:
-        """Like `SqliteGuard.forget`. Waits for no effect: a mark that one is raising stays."""
+        """Like `SqliteGuard.forget`. Does not wait for effects: a mark that one is just raising stays."""
         async with self._transaction() as connection:
             return (await connection.execute(_FORGET.format(table=self._table), (self._scope, older_than_s))).rowcount
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         async with self._connections() as connection:
-            # Inside another transaction ours would be a savepoint: `once` would report a write that might never happen.
+            # Inside another transaction, ours would be a savepoint, and `once` would report a write that may never
+            # happen.
             if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
                 raise ConnectionInTransaction(self._scope)
-            # In a pipeline a statement has no answer yet when it returns: every mark would look new.
+            # In a pipeline, a statement returns before its answer is there: every mark would look new.
             if connection.info.pipeline_status is not PipelineStatus.OFF:
                 raise ConnectionUnfit(self._scope, "is in pipeline mode")
             async with connection.transaction():
                 yield connection
 
     async def _is_marked_as_it_is(self, connection: AsyncConnection[Any], key: str, token: FencingToken) -> bool:
-        """Whether there is a mark from before digests existed: back then, compressible texts of any length were
-        stored."""
+        """Whether there is a mark from before digests existed, when compressible texts of any length were stored."""
         place = (key, token.publisher)
-        # What lies where a digest may lie is the mark of the text that it is the digest of.
+        # A text that begins like a digest is no such mark: what is stored there is the mark of the text digested.
         has_no_place = any("\0" in text or text.startswith(_DIGEST) for text in place)
         if has_no_place or place == (_as_stored(key), _as_stored(token.publisher)):
             return False
@@ -179,7 +185,7 @@ class PostgresGuard:
 
 
 def _own_cursor(connection: AsyncConnection[Any]) -> AsyncCursor[tuple[Any, ...]]:
-    # The shape that the connection's owner chose need not fit what the guard asks.
+    # With a row factory of its own, as the one that the connection's owner chose need not fit.
     return connection.cursor(row_factory=tuple_row)
 
 

@@ -1,9 +1,9 @@
-"""What every guard promises; there is an adapter for each kind of store that can hold the effect.
+"""What every guard guarantees; there is an adapter for each kind of store that can hold the effect.
 
 The mark of a key is the largest number of a fencing token whose effect is in the store. It is written in the
 transaction of the effect, so there is never one without the other. The members handle and settle the messages of a key
-in the order of their numbers (laws L2, L3), so the effect of a message at or below the mark is in the store: the
-message is a copy that came again, or a former owner of the queue still holds it while the next owner is further on.
+in the order of their numbers (laws L2, L3). So if a message is at or below the mark, its effect is in the store: the
+message has come again, or a former owner of the queue still holds it while the next owner is further on.
 """
 
 from typing import Protocol, TypeVar
@@ -17,7 +17,7 @@ Effect = TypeVar("Effect", contravariant=True)
 
 
 class Guard(Protocol[Effect]):
-    """Used by handlers, for any number of messages at the same time; it covers all who share the store and the scope.
+    """Used by handlers, for any number of messages at the same time; covers all members that share store and scope.
 
     Every adapter has a `scope`: a name for the effect. Each group, or each kind of effect if a group has several in one
     store, needs its own name, the same on all members. Marks are kept by scope, key and publisher; not by queue, as a
@@ -28,8 +28,8 @@ class Guard(Protocol[Effect]):
         """Write the effect and the mark together; for a message at or below the mark, write neither and return False.
 
         Raises what the effect raises, or whatever prevents the transaction from ending. Then nothing is written, unless
-        the store had committed before its answer was lost; in that case the next attempt returns False. The same holds
-        for a cancellation. Raises `TokenMissing`.
+        the store had committed and its answer was lost; in that case the next attempt returns False. The same holds for
+        a cancellation. Raises `TokenMissing` for a message without a fencing token.
         """
         ...
 
@@ -43,7 +43,8 @@ class TokenMissing(LbgError):
 
 
 class EffectEndedTransaction(LbgError):
-    """The effect ended the guard's transaction, or tried to. SQLite has nothing of it then; else that is unknown."""
+    """The effect ended the guard's transaction, or tried to. In SQLite nothing of it is written; elsewhere that is not
+    known."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"guard {scope}: the effect ended the transaction, or tried to; the guard does that after it")
@@ -51,7 +52,8 @@ class EffectEndedTransaction(LbgError):
 
 
 class EffectUndone(BatchCutShort):
-    """The effect was undone with those of other messages: the transaction that they shared failed, for its cause."""
+    """The effect was undone with those of other messages, as the transaction that they shared failed; the exception's
+    cause says why."""
 
     def __init__(self, scope: str) -> None:
         LbgError.__init__(
@@ -101,7 +103,7 @@ class TextNotHeld(LbgError):
 
 
 class EffectNotRun(LbgError):
-    """What the effect returned has still to be awaited or read: it may not have run, and is not marked."""
+    """What the effect returned is still to be awaited or read: the effect may not have run, and is not marked."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(
@@ -112,13 +114,14 @@ class EffectNotRun(LbgError):
 
 
 def refuse_awaitable(answer: object, scope: str) -> None:
-    """For adapters: raise `EffectNotRun` if an effect's return value, awaited if the adapter awaits it, has not run."""
+    """For adapters: raise `EffectNotRun` if the return value of an effect (what it gave when awaited, if the adapter
+    awaits it) is still to be awaited or read."""
     if is_unrun(answer):
         raise EffectNotRun(scope)
 
 
 def place_of(message: Message) -> tuple[str, FencingToken]:
-    """Key and token, for adapters; raises `TokenMissing`."""
+    """For adapters: key and token of a message; raises `TokenMissing`."""
     key, token = message.key, message.fencing_token
     if key is None or token is None:
         raise TokenMissing(message.topic)

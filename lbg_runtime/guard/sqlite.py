@@ -15,26 +15,26 @@ from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone, Tex
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
-"""Writes the effect, on the guard's thread. Must not commit, roll back (savepoints are its own affair) or close the
-connection (`executescript` and `with connection:` commit), nor touch anything of the event loop's; its return value is
-ignored, unless that is something that has not run."""
+"""Writes the effect, on the guard's thread. Must not commit, roll back (except to savepoints of its own) or close the
+connection; `executescript` and `with connection:` commit. Must not touch anything of the event loop's. Its return value
+is ignored, unless that is something still to be awaited or read."""
 
 Answer = TypeVar("Answer")
 
 LOCK_PATIENCE_S = 20.0
 """How long an effect waits while other processes keep the lock; then it raises `sqlite3.OperationalError`.
 
-Shorter than the usual time-out of an attempt, so that the failure says what it waited for."""
+Shorter than the usual timeout of an attempt, so that the failure says what it waited for."""
 
 _POLL_S = 0.001
-"""How often the lock is tried. SQLite itself waits up to 0.1 s in between, and so hardly ever meets the moment at which
-a process that writes all the time does not hold it."""
+"""The time between two tries to get the lock. SQLite itself waits up to 0.1 s in between, and so would hardly ever meet
+the moment at which a process that writes all the time does not hold it."""
 
 _LONGEST_TURN_S = 0.05
-"""For how long a transaction takes on effects, while other processes wait for the lock. One is always taken."""
+"""For how long a transaction takes on effects, while other processes wait for the lock. It always takes one."""
 
 _BREATH_S = 3 * _POLL_S
-"""For how long the lock is left alone after such a turn: taken again at once, those who poll hardly ever meet it."""
+"""How long the lock is left alone after such a turn, so that processes that poll for it get a chance."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
@@ -51,20 +51,21 @@ INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (?, ?, ?, ?)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE number < excluded.number
 """
-# A name that no savepoint of an effect can have: the mark would be kept with that one rolled back instead.
+# A name that no savepoint of an effect can have: otherwise that one would be rolled back in its place, and the mark
+# would stay.
 _PLACE = f"lbg_guard_{uuid4().hex}"
 _SAVEPOINT, _ROLL_BACK, _RELEASE = (f"{verb} {_PLACE}" for verb in ("SAVEPOINT", "ROLLBACK TO", "RELEASE"))
 _FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now', ?)"
 
 
 class _Lent(sqlite3.Connection):
-    """The connection as effects get it: what would end the guard's transaction is refused at its line, and noted."""
+    """The connection as effects get it: a statement that would end the guard's transaction is refused, and noted."""
 
     is_lent = False
     is_misused = False
 
     def authorize(self, action: int, *_: object) -> int:
-        """SQLite's question about a statement that it compiles."""
+        """SQLite's question, as it compiles a statement, whether that may run."""
         return self._refuse() if action == sqlite3.SQLITE_TRANSACTION and self.is_lent else sqlite3.SQLITE_OK
 
     def close(self) -> None:
@@ -80,29 +81,29 @@ class _Lent(sqlite3.Connection):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An effect, from the call of `once` until the transaction that had it has ended."""
+    """An effect, from the call of `once` to the end of the transaction that it was part of."""
 
     key: str
     token: FencingToken
     effect: SqliteEffect
     until_s: float
-    """Until when it waits for a lock that others keep, by `time.monotonic`."""
+    """Until when it waits for a lock that other processes keep, by `time.monotonic`."""
     answer: bool | BaseException | None = None
     is_given_up: bool = False
-    """Nobody waits for the answer: an effect that has not begun never does."""
+    """Whether nobody waits for the answer any more: then, if it has not begun, it never does."""
 
 
 class SqliteGuard:
     """A `Guard[SqliteEffect]`. Opens the database on first use, on a thread of its own, and creates its table there.
 
-    It puts the database into WAL mode, for good: the file must lie on a disk of this host, in a folder where all who
-    use the database may write. What `once` has answered is synced to that disk.
+    It puts the database permanently into WAL mode, so the file must be on a disk of this host, in a folder in which
+    everyone who uses the database may write. When `once` answers, the effect is synced to that disk.
 
-    One transaction at a time, which SQLite requires anyway. It takes all effects that wait, for as long as its turn
-    lasts, each in a savepoint: one that raises leaves the others as they are. Only if the whole transaction is lost all
-    of them fail, with `EffectUndone` unless it was that of one alone; from then on each has a transaction of its own.
-    An effect is called at most once for each call of `once`. One that has begun goes on if its handler is cancelled,
-    and may be written; the next attempt is then told so.
+    There is one transaction at a time, which SQLite requires anyway. A transaction takes the effects that wait, for as
+    long as its turn lasts, each in a savepoint: one that raises leaves the others as they are. Only if the whole
+    transaction is lost, all of them fail, with `EffectUndone` if there were several; from then on each effect has a
+    transaction of its own. An effect is called at most once for each call of `once`. If its handler is cancelled, an
+    effect that has begun goes on, and may be written; then the next attempt returns False.
     """
 
     def __init__(self, path: Path | str, scope: str) -> None:
@@ -113,7 +114,8 @@ class SqliteGuard:
         self._waiting: deque[_Waiting] = deque()
         self._together = True
         self._locked_since_s: float | None = None
-        """Since when others have had the lock whenever it was tried, by `time.monotonic`."""
+        """Since when other processes have had the lock whenever it was tried, by `time.monotonic`; None if we had it at
+        the last try."""
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
         key, token = place_of(message)
@@ -127,28 +129,28 @@ class SqliteGuard:
     async def forget(self, older_than_s: int) -> int:
         """Delete the marks that were last raised more than `older_than_s` seconds ago; return how many.
 
-        Marks pile up, one for each key and life of a publisher. Marks younger than the longest time for which the
-        broker or a handler may hold a message must be kept.
+        Marks pile up: there is one for each key and life of a publisher. Keep those that are younger than the longest
+        time for which the broker or a handler may hold a message.
         """
         return await self._on_thread(lambda: self._forget(older_than_s))
 
     async def close(self) -> None:
-        """Close the database after any effect that has begun; the guard reopens it if it is used again."""
+        """Close the database when effects that have begun have ended; the guard opens it again if it is used again."""
         await self._on_thread(self._close)
 
     async def _on_thread(self, work: Callable[[], Answer]) -> Answer:
-        # No bound here: the handler's timeout applies, and a thread cannot be stopped.
+        # No bound here: the handler's timeout cancels this; the thread itself cannot be stopped.
         return await asyncio.get_running_loop().run_in_executor(self._thread, _done, work)
 
     # -- on the thread
 
     def _answer(self, mine: _Waiting) -> bool:
-        """Its answer: most often there already, from the transaction of an effect that waited at the same time."""
+        """The answer of an effect; mostly it is there already, from a transaction that another effect began."""
         try:
             while mine.answer is None and not mine.is_given_up:
                 self._write_waiting(mine.until_s)
         finally:
-            # Also if the lock was not to be had: the caller is told that nothing is written.
+            # Also if the lock could not be had: the caller is told that nothing is written, so it must not be later.
             mine.is_given_up = True
         answer, mine.answer = mine.answer, None
         try:
@@ -156,12 +158,12 @@ class SqliteGuard:
                 raise answer
             return answer is True
         finally:
-            # Its traceback holds this frame and the effect's, perhaps with a half read cursor, which would keep the
-            # database busy until the collector finds the cycle.
+            # The traceback of an error refers to this frame and the effect's. A half read cursor there would keep the
+            # database busy until the garbage collector finds the cycle.
             del answer
 
     def _write_waiting(self, until_s: float) -> None:
-        """One transaction: answers the effect that has waited longest, and others as long as its turn lasts."""
+        """Run one transaction: it answers the effect that has waited longest, and others as long as its turn lasts."""
         connection = self._begin(until_s)
         end_s = time.monotonic() + _LONGEST_TURN_S
         begun: list[_Waiting] = []
@@ -175,24 +177,26 @@ class SqliteGuard:
                 self._write(waiting, connection)
                 if connection.is_misused:
                     break
-            # By method: `execute` would keep a compiled COMMIT, about which an effect that executes it is not asked.
+            # By this method: `execute` would keep a compiled COMMIT, and if an effect then executes that, SQLite does
+            # not ask whether it may.
             connection.commit()
-        except BaseException as error:  # noqa: BLE001 - for the callers, none of which may be told True
-            # To call the others again would be no help: what an effect reads from, such as a generator, may be used up.
+        except BaseException as error:  # noqa: BLE001 - all callers get it, as none may be told True
+            # The other effects cannot be called again: what one reads from, such as a generator, may be used up.
             for waiting in begun:
                 if not isinstance(waiting.answer, BaseException):
-                    # Whose fault it was is not to be seen if several may have it.
+                    # If there were several, one cannot see whose fault it was.
                     waiting.answer = error if len(begun) == 1 else self._undone(error)
-            # Whoever caused this is tried again, and shall not cost others an attempt each time.
+            # The effect that caused this is tried again, and must not cost the others an attempt each time.
             self._together = False
             is_lost = True
         finally:
-            # Before it is closed: a cursor that an effect left half read would keep the lock.
+            # Rolled back before it is closed: a cursor that an effect left half read would keep the lock.
             connection.rollback()
             if is_lost or connection.is_misused or connection.in_transaction:
-                # It may not be as it was: such a cursor keeps savepoints from being released, Python sets an isolation
-                # level before the commit that this means, and one whose `autocommit` was set to False (Python 3.12)
-                # begins a transaction whenever one ends.
+                # The connection may not be as it was. Such a cursor keeps savepoints from being released. If an effect
+                # has set the isolation level to None, that is set, although the commit that it implies was refused. And
+                # if it has set `autocommit` to False (Python 3.12), the connection begins a transaction whenever one
+                # ends.
                 self._close()
         if time.monotonic() >= end_s:
             time.sleep(_BREATH_S)
@@ -203,7 +207,7 @@ class SqliteGuard:
         return undone
 
     def _write(self, waiting: _Waiting, connection: _Lent) -> None:
-        """Mark and effect, or neither, and the answer; raises if the whole transaction is lost."""
+        """Write mark and effect, or neither, and set the answer; raises if the whole transaction is lost."""
         connection.execute(_SAVEPOINT)
         try:
             row = (self._scope, waiting.key, waiting.token.publisher, waiting.token.number)
@@ -215,13 +219,13 @@ class SqliteGuard:
                 self._run(waiting.effect, connection)
             connection.execute(_RELEASE)
             waiting.answer = is_new
-        except BaseException as error:  # noqa: BLE001 - the caller's, and this thread goes on
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, and this thread goes on
             waiting.answer = error
             try:
                 connection.execute(_ROLL_BACK)
                 connection.execute(_RELEASE)
             except sqlite3.Error:
-                # SQLite has rolled back everything, as for `INSERT OR ROLLBACK` or a full disk.
+                # SQLite has rolled everything back, as it does for `INSERT OR ROLLBACK` or a full disk.
                 raise EffectUndone(self._scope) from error
 
     def _run(self, effect: SqliteEffect, connection: _Lent) -> None:
@@ -251,7 +255,7 @@ class SqliteGuard:
         while True:
             try:
                 connection = self._open()
-                # Take the write lock at once: a transaction that begins by reading may be refused it later.
+                # Takes the write lock at once: a transaction that begins by reading may be refused the lock later.
                 connection.execute("BEGIN IMMEDIATE")
                 self._locked_since_s = None
                 return connection
@@ -260,24 +264,24 @@ class SqliteGuard:
                 now_s = time.monotonic()
                 if is_locked and self._locked_since_s is None:
                     self._locked_since_s = now_s
-                # Not only by when this began to wait: that may have been behind slow effects of our own.
+                # Not only by the time since this effect waits: it may have waited behind slow effects of our own.
                 if not is_locked or now_s >= max(until_s, (self._locked_since_s or now_s) + LOCK_PATIENCE_S):
                     raise
                 if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                    # A cursor that an effect, or the traceback of its failure, left half read: the connection still
-                    # sees what was there then, and may not write over what others have written since.
+                    # An effect, or the traceback of its failure, left a cursor half read. So the connection still sees
+                    # the database as it was then, and may not write over what others have written since.
                     self._close()
             time.sleep(_POLL_S)
 
     def _open(self) -> _Lent:
         if self._connection is None:
-            # With Python's implicit transactions: if SQLite rolls back within an effect, the effect's next change
-            # begins one, which is refused, and is not committed by itself.
+            # With Python's implicit transactions: if SQLite rolls back within an effect, the effect's next change would
+            # otherwise be committed by itself; so it begins a transaction, which is refused.
             # Without SQLite's own wait for the lock: see `_POLL_S`.
             connection = sqlite3.connect(self._path, timeout=0, factory=_Lent)
             try:
-                # One sync for a transaction instead of several, and whoever reads keeps nobody from writing. A build of
-                # SQLite may have another default than FULL, with which a power cut would take what was answered.
+                # One sync for each transaction instead of several, and readers keep nobody from writing. FULL, as a
+                # build of SQLite may have another default, with which a power cut would undo what was answered.
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(_CREATE)
@@ -298,5 +302,5 @@ def _done(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except StopIteration as error:
-        # A future cannot carry StopIteration, and the caller would wait for ever.
+        # A future cannot carry `StopIteration`: the caller would wait for ever.
         raise RuntimeError("the effect raised StopIteration") from error

@@ -1,4 +1,4 @@
-"""How many of what, for people."""
+"""Counts with their nouns, for people."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The errors that more than one room raises or handles, in one tree; a room's own stand where they are raised.
+"""The errors that more than one room raises or handles, in one tree. A room's own errors are where they are raised.
 
 Facts are attributes; `retriable` is a property of the class. One file of more than 400 lines, so that this tree can be
 read in one place.
@@ -51,7 +51,7 @@ class HandlerError(UserError):
 class MemberSuperseded(LbgError):
     """This process stood aside for another one with its member id, and that one has gone: only a restart helps.
 
-    It has left in good order. A process supervisor restarts it because of the exit code, which is 1.
+    This process has left in good order. Its exit code is 1, so that a process supervisor restarts it.
     """
 
     def __init__(self, member: str) -> None:
@@ -60,9 +60,9 @@ class MemberSuperseded(LbgError):
 
 
 class ConductorCutOff(LbgError):
-    """Who conducted a re-striping of `group` must change nothing any more, as somebody else may conduct it by now.
+    """A conductor of a re-striping of `group` must change nothing any more, as another one may conduct it by now.
 
-    Not a `TransportError`: trying again by itself could cut off the other one in turn.
+    Not a `TransportError`: those are retried, and a retry could cut off the other conductor in turn.
     """
 
     def __init__(self, group: str) -> None:
@@ -111,7 +111,7 @@ class HandlerMissing(LbgError):
     """No handler is registered for the original topic of a message."""
 
     def __init__(self, topic: str, subscriptions: tuple[str, ...] = ()) -> None:
-        """`subscriptions`: those of the handlers that there are."""
+        """`subscriptions`: those of the handlers that are registered."""
         super().__init__(f"no handler for {topic}")
         self.topic = topic
         self.subscriptions = subscriptions
@@ -145,7 +145,8 @@ class ConnectFailed(TransportError):
 
 
 NOT_CONNECTED = "not connected"
-"""Why a call failed that was not made, as there was no connection: its loss and its return are told once for all."""
+"""The reason of a call that was not made, as there was no connection. Logs leave it out: the loss of the connection and
+its return are logged once, for all calls."""
 
 
 class BindFailed(TransportError):
@@ -190,7 +191,7 @@ class PublishRefused(PublishFailed):
 
     @property
     def is_for_size(self) -> bool:
-        """Whether fewer bytes might be taken."""
+        """Whether the broker might take the message with fewer bytes."""
         return "too large" in self.reason.lower()
 
 
@@ -199,7 +200,7 @@ class MessageUnsendable(PublishRefused, TerminalFailure):
 
     @property
     def is_for_size(self) -> bool:
-        """See `PublishRefused.is_for_size`; for what is wrong otherwise, too, as asking again costs little."""
+        """See `PublishRefused.is_for_size`. True for other faults as well, as another try costs little."""
         return True
 
 
@@ -228,7 +229,7 @@ class RestripeRecordRefused(ProtocolError):
 
 
 class ParkingEntryRefused(ProtocolError):
-    """A message in a parking queue is neither a parked one nor an order that this version knows."""
+    """A message in a parking queue is not an entry that this version knows."""
 
 
 class ParkingNotReady(TransportError):
@@ -282,12 +283,12 @@ class SempUnreachable(SempError):
 
 
 class SempElsewhere(SempError):
-    """A client that is connected is not at the broker whose management API is at `url`.
+    """A client is connected to another broker than the one whose management API is at `url`.
 
-    What that one says of queues and clients, and has done to them, is of no use to who is at another.
+    So what that API says of queues and clients, or does to them, has nothing to do with the client's broker.
     """
 
-    # The client comes back at the other broker of a pair, as does whatever leads to the one that is active.
+    # Of a pair of brokers, the client and the API's address lead to the same one again after a while.
     retriable = True
 
     def __init__(self, url: str, client: str) -> None:
@@ -302,7 +303,7 @@ class SempElsewhere(SempError):
 class VpnNotUp(SempError):
     """Nothing was deleted: the VPN is not `up` at the broker whose management API is at `url`.
 
-    The standby of a pair has all queues and none of their messages, and what is deleted there is deleted at both.
+    The standby of a pair has all queues without their messages, and what is deleted there is deleted at both.
     """
 
     def __init__(self, url: str, vpn: str, state: str) -> None:
@@ -339,7 +340,7 @@ class SempMissing(SempRefused):
 
 
 class SempExists(SempRefused):
-    """The object that was to be made exists already."""
+    """The object that was to be created exists already."""
 
 
 class QueueMissing(SempError):
@@ -387,7 +388,7 @@ class GroupRefused(SempError):
 class GroupInUse(SempError):
     """A group was not deleted: messages or bound flows are left; `left` has their counts by queue.
 
-    `only_parking`: messages alone, and in parking queues alone.
+    `only_parking`: nothing but messages in parking queues is left.
     """
 
     def __init__(self, left: dict[str, tuple[int, int]], *, only_parking: bool = False) -> None:
@@ -397,7 +398,7 @@ class GroupInUse(SempError):
         )
         way_out = "expected no messages, and members that have left"
         if only_parking:
-            # The mark of its last owner stays in a parking queue for good.
+            # The fence of its last owner always stays in a parking queue.
             way_out = "if `lbg parked list` says that nothing is parked, only marks are left: --force"
         super().__init__(f"still in use: {queues}; {way_out}")
         self.left = left

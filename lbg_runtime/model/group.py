@@ -6,11 +6,11 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import GroupName, QueueName
 
 LARGEST_HASH_COUNT = 100_000
-"""Limit on shards: each is a subscription of its queue, and a member or an administrator adds them one by one."""
+"""Limit on the number of shards: each is a subscription of its queue, and these are added one by one."""
 LARGEST_QUEUE_NAME = 200
-"""What a broker takes: characters."""
+"""The most characters that a broker takes in the name of a queue."""
 NOT_IN_QUEUE_NAMES = "*>?'<&;"
-"""Characters that no durable queue has in its name, whoever makes it."""
+"""Characters that a broker does not take in the name of a durable queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class GroupShape:
         if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
         if is_reserved(self.hash_prefix):
-            # `#share/0/>` is a shared subscription to everything, and `!h/0/>` takes topics away.
+            # `#share/0/>` would be a shared subscription to everything, and `!h/0/>` an exception.
             expected = "a first character other than # and !, which are reserved by the broker"
             raise UserError("group.hash_prefix", repr(self.hash_prefix), expected)
         if self.queue_count < 1:
@@ -88,7 +88,7 @@ class GroupShape:
         """Shard and original topic of a hashed topic, or None if it is not one of this group."""
         prefix, _, rest = hashed.partition("/")
         shard, _, topic = rest.partition("/")
-        # Exactly as a publisher writes it: no leading zero, no digits of another script, not a thousand digits.
+        # Only as a publisher writes it: no leading zero, no digits of another script, not a thousand digits.
         if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal() and len(shard) < 20):
             return None
         number = int(shard)
@@ -98,16 +98,16 @@ class GroupShape:
 def queue_index(group: str, queue: str) -> int | None:
     """The index of a queue that is named as `GroupShape.queue_name` does; None for any other queue."""
     start, _, index = queue.rpartition("/")
-    # Exactly as it is written there: see `split_topic`.
+    # Only as `queue_name` writes it, for the same reasons as in `split_topic`.
     if start != group or not (index.isascii() and index.isdecimal() and len(index) < 10):
         return None
     return int(index) if index == str(int(index)) else None
 
 
 def queue_name_fault(name: str) -> str | None:
-    """What the name of a queue, or its beginning, must be if a broker does not take it; None if it is right.
+    """What the name of a queue, or its beginning, should have been, if a broker refuses it; None if it is right.
 
-    Its length is not looked at.
+    Does not look at its length.
     """
     if not name or any(letter in name for letter in NOT_IN_QUEUE_NAMES):
         return f"a queue name without any of {' '.join(NOT_IN_QUEUE_NAMES)}"

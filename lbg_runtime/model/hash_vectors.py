@@ -39,7 +39,8 @@ VECTORS: Mapping[HashFunction, tuple[HashVector, ...]] = MappingProxyType(
             HashVector("Aa", 2112, 12),
             HashVector("BB", 2112, 12),
             HashVector("hello", 99162322, 22),
-            # The smallest integer: its absolute value is itself in Java, so abs must come after the remainder.
+            # The smallest integer, of which Java's abs is the same negative number: so abs must come after the
+            # remainder.
             HashVector("polygenelubricants", -2147483648, 48),
             HashVector("order/4711", 710124036, 36),
             HashVector("Gr\u00f6\u00dfe", 69209585, 85),

@@ -1,4 +1,4 @@
-"""Where the key of a message comes from; the same rules for publishers and members."""
+"""Finds the key of a message, by a rule that publishers and members share."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class KeyOrigin(Enum):
 class KeySource:
     """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer).
 
-    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form. Text
+    Topic levels count from 0, in the original topic. A key is a text, or an integer, whose decimal form is used. Text
     that UTF-8 cannot hold (a lone surrogate) is no key, and JSON that is nested more than `MAX_NESTING` levels deep has
     none.
     """
@@ -79,7 +79,7 @@ PARTITION_KEY = KeySource(KeyOrigin.PROPERTY, PARTITION_KEY_PROPERTY)
 
 
 def _as_key(value: object) -> str | None:
-    # What a message carries, whatever class of their own a publisher's values have: an enum's member gives its name.
+    # By the base class, as the message will carry it: the text of an enum's member would be its name.
     if isinstance(value, str):
         return str.__str__(value)
     # bool is an int in Python, but True is not a sensible key.

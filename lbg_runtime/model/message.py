@@ -20,14 +20,15 @@ KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
 """User property with the publisher's number of this message within its key, counted from 1."""
 
 _LARGEST_NUMBER = (1 << 63) - 1
-"""More is in no store of a guard, and in no control message."""
+"""The largest number of a message within its key: larger ones fit in no store of a guard, and in no control message."""
 
 _STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
 """The properties that identify a message among those of its publisher."""
 
 
 def as_payload(value: object) -> bytes:
-    """A payload as bytes of its own; raises `TypeError` for anything else: other buffers count items, not bytes."""
+    """A payload as bytes that nobody else can change. Raises `TypeError` for anything but bytes and buffers of bytes:
+    other buffers count items, not bytes."""
     if isinstance(value, bytes):
         return value
     try:
@@ -39,15 +40,15 @@ def as_payload(value: object) -> bytes:
 
 
 DEFAULT_PRIORITY = 4
-"""The priority of a message whose publisher names none: on the wire it has this one, so this one is read as None."""
+"""The priority that a message has on the wire if its publisher names none; so this one is read as None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
     """What a message says about itself to other applications; the runtime does not act on it.
 
-    None: the publisher said nothing. Whoever publishes may set any of them; with one that is of the wrong type or out
-    of its range, the message is `MessageUnsendable`.
+    None: the publisher said nothing. A publisher may set any of them. If one has the wrong type or is out of its range,
+    publishing the message raises `MessageUnsendable`.
     """
 
     correlation_id: str | None = None
@@ -88,23 +89,23 @@ class Message:
     """Full topic, including hash prefix and shard."""
     payload: bytes
     properties: Mapping[str, PropertyValue] = field(default_factory=lambda: NO_PROPERTIES)
-    """User properties. Nothing prevents changing them, but do not: further attempts and copies share them."""
+    """User properties. Do not change them, although nothing prevents it: further attempts and copies share them."""
     message_id: str | None = None
     """Application message id."""
     sent_at_ms: int | None = None
     """Sender's wall clock, milliseconds since the epoch, if the sender stamped it."""
     headers: Headers = NO_HEADERS
-    """What else it carries beside its user properties."""
+    """What else it carries besides its user properties."""
     is_first_of_key: bool = field(default=False, compare=False)
     """Set by the member for its handler, in every attempt: this is the first message of its key (without a key, of its
     shard) that this member handles since its flow on the queue became active. What the member knew about the key before
-    may be out of date. True again for a key of which nothing came while the member handled more than 10,000 others (at
-    the latest after 20,000): better to reload once too often. Says nothing about the message itself, so it does not
-    take part in equality."""
+    may be out of date. It may be True again for a key of which nothing came while the member handled more than 10,000
+    others (and is, after 20,000): better to reload once too often. Says nothing about the message itself, so it does
+    not take part in equality."""
 
     def as_first_of_key(self) -> "Message":
         """A copy with `is_first_of_key` set; only for the member's own use."""
-        # With many keys, one is made for every message.
+        # With many keys, such a copy is made for every message.
         draft = MessageDraft()
         draft.topic = self.topic
         draft.payload = self.payload
@@ -119,7 +120,7 @@ class Message:
     def in_lane_of(self, key: str) -> "Message":
         """A copy whose `key` is this one, by which the message is kept in order; only for the member's own use.
 
-        It has no fencing token: a number that counts within another key would make guards take it for an old one.
+        It has no fencing token: the number counts within another key, and guards could take the message for an old one.
         """
         properties = self.without_token().properties
         return _InLane(
@@ -134,9 +135,9 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """The key by which a handler's message is kept in order, as `group.key` finds it.
+        """In a handler: the key by which the message is kept in order, as `group.key` finds it.
 
-        Where that finds none, and outside of handlers: the key that the publisher stamped (`JMSXGroupID`), or None.
+        If that finds none, and outside of handlers: the key that the publisher stamped (`JMSXGroupID`), or None.
         """
         value = self.properties.get(PARTITION_KEY_PROPERTY)
         return value if isinstance(value, str) else None
@@ -151,14 +152,14 @@ class Message:
     def key_sequence(self) -> int | None:
         """The publisher's number of this message within its key, counted from 1, or None."""
         value = self.properties.get(KEY_SEQUENCE_PROPERTY)
-        # Not isinstance: a publisher other than ours may send anything, and a boolean is no number.
+        # Not isinstance: publishers other than ours may send anything, and to Python a boolean is an integer.
         return value if type(value) is int and 0 <= value <= _LARGEST_NUMBER else None
 
     @property
     def fencing_token(self) -> FencingToken | None:
         """Tells a copy or an earlier message from a later one of its key; None if no hashed publisher stamped it.
 
-        Its scope is `key`, as stamped by the publisher.
+        The token counts within the key that the publisher stamped.
         """
         publisher, number = self.publisher_id, self.key_sequence
         return None if publisher is None or number is None or self.key is None else FencingToken(publisher, number)
@@ -166,9 +167,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class _InLane(Message):
-    """A message for a handler whose key is not the stamped one, or stamped by nobody: see `in_lane_of`.
+    """A message for a handler whose lane's key is not the stamped one, or that has no stamp: see `in_lane_of`.
 
-    A class of its own, as a further field would cost every message that is read or published.
+    A class of its own, as another field would cost every message that is read or published.
     """
 
     lane_key: str = field(kw_only=True)
@@ -182,7 +183,7 @@ class _InLane(Message):
         return replace(self, is_first_of_key=True)
 
     def without_token(self) -> Message:
-        """A copy without its lane, too: a handler that publishes its input publishes what came, and no other key."""
+        """A copy that has no lane either, so that a handler that publishes its input publishes the key that came."""
         own = Message(self.topic, self.payload, {**self.properties}, self.message_id, self.sent_at_ms, self.headers)
         return own.without_token()
 
@@ -190,8 +191,8 @@ class _InLane(Message):
 class MessageDraft:
     """A `Message` under construction, for code that makes one per message: set all fields, then `__class__`.
 
-    The constructor of a frozen dataclass sets each field by a separate function call, which costs four times as much as
-    everything else. This class has the same layout, so it can become the frozen one, identical in every respect.
+    The constructor of a frozen dataclass sets each field by a function call, which costs four times as much as
+    everything else. This class has the same layout, so that an object of it can become one of the frozen class.
     """
 
     __slots__ = Message.__slots__

@@ -1,12 +1,13 @@
-"""How deep JSON may be nested: the same for every reader, on every Python."""
+"""How deep JSON may be nested: the same for all our readers, and on every version of Python."""
 
 from itertools import accumulate
 
 MAX_NESTING = 500
-"""Levels of arrays and objects.
+"""How many levels of arrays and objects there may be.
 
-Python's own limit differs between its versions, and before 3.12 the frames of the caller count towards it (1,000 in
-all). If it decided, one process would find a key in a payload and another would not, and the key would have two lanes.
+Python's own limit differs between versions, and before 3.12 the frames of the caller count towards it (1,000 in all).
+If that limit decided, one process would find a key in a payload where another finds none, and the key would have two
+lanes.
 """
 
 _STEPS = [(byte in b"[{") - (byte in b"]}") for byte in range(256)]
@@ -16,8 +17,8 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if _STEPS[byte] == 0)
 def is_nested_too_deep(text: str) -> bool:
     """Whether JSON has more than `MAX_NESTING` levels. Text that is no JSON may get either answer.
 
-    If not, `json` reads it, or finds that it is no JSON, without a `RecursionError`, unless the frames of the caller
-    use up half of Python's limit. Cheap for text with at most `MAX_NESTING` arrays and objects.
+    If not, `json` handles the text without a `RecursionError`, unless the frames of the caller use up half of Python's
+    limit. Cheap for text with at most `MAX_NESTING` arrays and objects.
     """
     if text.count("[") + text.count("{") <= MAX_NESTING:
         return False

@@ -5,8 +5,8 @@ that it describes leaves the process, so that a SIGKILL cannot lose the record o
 
 Times named `t` and `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, in
 nanoseconds: exact order between processes on one host. The first line of a file is its header, the last its close; a
-file without a close is torn. The header also has `is_whole`: true until a record could not be written.
-The writer adds `mono_ns` to a status and to the close: a wall clock that is set tells nothing of the end of a life.
+file without a close is torn. The header also has `is_whole`, which is true until a record could not be written.
+The writer adds `mono_ns` to a status and to the close, as a wall clock that is set does not show when a life ended.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from typing import Literal
 RECORD_SCHEMA = 1
 
 FileKind = Literal["journal", "ledger"]
-"""As the header of a file names it."""
+"""The kind of a file of records, as its header names it."""
 
 FILE_SUFFIXES: Mapping[FileKind, str] = {"journal": ".member.jsonl", "ledger": ".ledger.jsonl"}
-"""How the names of files end, by their kind."""
+"""How the names of files end, by kind."""
 
 LARGEST_NUMBER = 1 << 60
-"""None of our times and sequence numbers comes near it; a record with a larger one is not read."""
+"""The largest time or sequence number that is read; none of ours comes near it."""
 
 LONGEST_LINE_BYTES = 16 << 20
-"""Of a record, with its end; a longer one is not written, as nothing behind it would be read."""
+"""The longest line of a record, including its end. A longer one is not written, as nothing after it would be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class JournalHeader:
     kind: Literal["journal"] = "journal"
     schema: int = RECORD_SCHEMA
     backend: Literal["exclusive", "partitioned"] = "exclusive"
-    """`partitioned`: all members have flows on one queue, and the broker decides which of them gets which key."""
+    """`partitioned`: all members have flows on one queue, and the broker decides which member gets which key."""
     boot_id: str | None = None
-    """Changes each time the host starts, with a new monotonic clock. None if the host does not tell."""
+    """Identifies the start of the host, with which its monotonic clock begins. None if the host has no such id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DispatchRecord:
     redelivered: bool
     attempts: int
     local_seq: int
-    """Total order of handling starts within a member's life, from 1."""
+    """The number, from 1, of this handling in the order in which a life of a member started them."""
     receive_mono_ns: int
     start_mono_ns: int
     done_mono_ns: int
@@ -90,7 +90,7 @@ class FlowRecord:
     event: Literal["bound", "active", "inactive", "draining", "released", "down"]
     role: Literal["primary", "secondary"]
     cause: str
-    """Why: a `ReleaseCause` value for draining and released, the transport's text for down, else empty."""
+    """Why: a `ReleaseCause` value for draining and released, the transport's text for down, otherwise empty."""
     t: int
     mono_ns: int
     kind: Literal["flow"] = "flow"
@@ -98,8 +98,8 @@ class FlowRecord:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """The member took or gave up a queue: what it knows about that itself. No law reads this record; it is checked only
-    that the members it names have journals, and that the clocks of giver and taker agree with it.
+    """The member took or gave up a queue: what it knows about that. No law reads this record; the validator only checks
+    that the members named have journals, and that the clocks of giver and taker agree with it.
 
     The other side of a change is in the other member's journal; a crash leaves no `given`.
     """
@@ -120,18 +120,18 @@ class OwnerRecord:
     """An offer of `from_member`; the broker, or what broke the connection; the stop of the member; the rebind cycle;
     the member, which found that another process has its id; a re-striping, which removes the queue."""
     is_leaving: bool
-    """Given: the member was leaving."""
+    """Given: whether the member was leaving."""
     drain_ms: int | None
-    """Given: time from the order to give it up to the end of what was in flight; None for taken."""
+    """Given: the time from the order to give it up to the end of what was in flight; None for taken."""
     held_ms: int | None
-    """Given: time since it was taken; None for taken."""
+    """Given: the time since it was taken; None for taken."""
     in_flight: int
     """Given: deliveries that had come and not ended when the flow died; 0 for one that was given up in good order."""
     t: int
     mono_ns: int
     asked_mono_ns: int | None = None
-    """Given: when the broker was asked to release the queue: nobody can have taken it earlier. None if the broker did
-    not confirm that, or had taken it away before; for taken, and in older records."""
+    """Given: when the broker was asked to release the queue; nobody can have taken it earlier. None if the broker did
+    not confirm the release, or had taken the queue away before; also for taken, and in older records."""
     kind: Literal["owner"] = "owner"
 
 
@@ -139,8 +139,8 @@ class OwnerRecord:
 class StripesRecord:
     """What one queue of the member said about a re-striping: its plan, that a shard has left the queue, or its finish.
 
-    It has reached the operating system before anybody acts on it. A member that binds a queue in mid-move may write the
-    same record again; the earliest record of a fact counts.
+    The record has reached the operating system before anybody acts on the fact. A member that binds a queue in mid-move
+    may write the same record again; the earliest record of a fact counts.
     """
 
     queue: int

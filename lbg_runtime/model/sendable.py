@@ -1,6 +1,6 @@
-"""What a message must be to be published, the same for every transport.
+"""Checks whether a message can be published at all, with the same answer for every transport.
 
-The limits are those of the official client. A test with the memory transport refuses what a member would refuse.
+The limits are those of the official client, so a test with the memory transport refuses what a real one would refuse.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ LARGEST_UINT64 = (1 << 64) - 1
 HIGHEST_PRIORITY = 255
 
 LARGEST_MESSAGE_BYTES = 30_000_000
-"""The client sends no message whose payload and headers are larger together; topic and id do not count."""
+"""The largest message that the client sends: its payload and properties together; topic and id do not count."""
 
 _FRAME_BYTES = 64
 _ITEM_BYTES = 12
@@ -32,7 +32,7 @@ def check_sendable(message: Message) -> None:
 def fault_of(message: Message) -> str | None:
     """Why no transport can carry the message, in one line that quotes no values; None if it can be sent.
 
-    The fields may be of any type: perhaps no type checker saw the message.
+    The fields may have any type, as perhaps no type checker has seen the message.
     """
     topic: object = message.topic
     if not isinstance(topic, str) or "\0" in topic or not is_valid_topic(topic):

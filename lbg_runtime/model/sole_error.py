@@ -1,4 +1,4 @@
-"""An error that left a task group alone, as it would be without the group."""
+"""Raises the only error of a task group as it would be without the group."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def sole_error() -> Iterator[None]:
-    """Around a task group: its only error is raised by itself, with its cause; several are raised as a group."""
+    """A context around a task group: if the group has a single error, that is raised with its own cause; several are
+    raised as a group."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,7 +1,7 @@
 """Topic subscriptions of the broker: `*` matches one level, `abc*` the rest of a level, `>` one or more last levels."""
 
 LARGEST_TOPIC_BYTES = 250
-"""In UTF-8."""
+"""The longest topic or subscription, in bytes of UTF-8."""
 
 
 def is_valid_topic(topic: str) -> bool:
@@ -13,9 +13,11 @@ def is_valid_topic(topic: str) -> bool:
 
 
 def subscription_fault(subscription: str) -> str | None:
-    """What a topic subscription must be, if the broker would not understand it as intended; None if it is right.
+    """What a topic subscription should have been, if the broker would not understand it as intended; None if it is
+    right.
 
-    In any other position the broker takes a wildcard character literally, and nothing ever arrives; nor with NUL.
+    The broker takes a wildcard character in a wrong position literally, so that nothing ever arrives; nor does anything
+    with a NUL.
     """
     *above, last = subscription.split("/")
     if not is_valid_topic(subscription):
@@ -30,8 +32,8 @@ def subscription_fault(subscription: str) -> str | None:
 
 
 def mqtt_remark(subscription: str) -> str | None:
-    """What to tell a user whose subscription has a wildcard of another protocol; None if it has none. It is no error,
-    as `#` and `+` may be levels of topics."""
+    """A remark for the user if the subscription has a wildcard of another protocol; None if it has none. That is no
+    error, as `#` and `+` may be levels of topics."""
     if {"#", "+"}.isdisjoint(subscription.split("/")):
         return None
     return "`#` and `+` are no wildcards here: `*` stands for one level, `>` for one or more last ones"

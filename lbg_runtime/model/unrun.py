@@ -1,4 +1,4 @@
-"""Return values that stand for work that has not been done: a forgotten `await`, a generator that nobody reads, a
+"""Recognizes return values that stand for work that was not done: a forgotten `await`, a generator that nobody reads, a
 message that nobody publishes."""
 
 import inspect
@@ -35,7 +35,7 @@ def is_unsent(answer: object) -> bool:
 
 
 class _AnyFuture(Protocol):
-    """Matches an event loop's future, too, without importing one: this room has no event loop."""
+    """Matches any kind of future, an event loop's included, without importing one: this room has no event loop."""
 
     def done(self) -> bool: ...
 

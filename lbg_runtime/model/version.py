@@ -1,5 +1,5 @@
 """Which code this is."""
 
 VERSION = "0.2.0"
-"""Here, and not asked of what is installed: an installation that refers to a folder keeps the number that the code had
-when that was made. Whatever an operator has to know of an update is worth a new one."""
+"""Written here, and not looked up in the installed package: an editable installation keeps the number that the code had
+when it was installed. Every change that an operator must know of gets a new number."""

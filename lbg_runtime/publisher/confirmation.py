@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Confirmation:
     """The broker has taken over the message; it is in every queue that subscribes to its topic.
 
-    If no queue does, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
+    If no queue subscribes to it, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
     """
 
     key: str

@@ -68,7 +68,7 @@ def wall_clock_us() -> int:
 class _Key:
     shard: int
     sequence: int = 0
-    """Number of its newest message; 0 before the first one is sent."""
+    """The number of its newest message; 0 before the first one is sent."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Sent:
     """A message that has been sent and has no answer yet."""
 
     number: int
-    """Within the publisher, from 1."""
+    """Its number within the publisher, from 1."""
     key: str
     shard: int
     key_sequence: int
@@ -146,7 +146,7 @@ class HashedPublisher:
         self._hash_function = hash_function
         self._key_source = key_source
         self.ledger = ledger
-        """Of what is confirmed; None if none is wanted."""
+        """The record of what the broker has confirmed; None if there is none."""
         self._clock_us = clock_us
         self._spans = spans
         self._window = UnconfirmedWindow(max_unconfirmed, max_unconfirmed_bytes)
@@ -159,7 +159,7 @@ class HashedPublisher:
         self._refused_count = 0
         self._unknown_count = 0
         self._last_unknown = ""
-        """Its topic."""
+        """The topic of the last message that became unknown."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = 0
@@ -215,7 +215,7 @@ class HashedPublisher:
             # Copy it: it may be sent later, and a buffer may have changed by then.
             payload = own_payload(payload)
         if type(topic) is not str:
-            # Before the key is found in it.
+            # Before the key is looked for in it.
             topic = as_text("topic", topic)
         if type(properties) is not dict:
             check_mapping(properties)
@@ -229,7 +229,7 @@ class HashedPublisher:
         hashed_topic = self._hashed_topic(known.shard, topic)
         size_bytes = len(payload)
         if not self._window.take(size_bytes):
-            # Copied like the payload: the key is of these, and must not change while this waits.
+            # Copied like the payload: the key was found in these, and they must not change while this waits.
             properties = dict(properties)
             if not await self._window.reserve(size_bytes):
                 raise PublisherClosed(topic)
@@ -264,7 +264,7 @@ class HashedPublisher:
         before = self._unknown_count
         await self.close()
         lost = self._unknown_count - before
-        # An exception that is under way may be the cause, and says more.
+        # If an exception is under way, it may be the cause, and says more.
         if lost and kind is None:
             raise PublishFailed(self._last_unknown, f"the publisher has ended; messages of unknown fate: {lost}")
 
@@ -319,7 +319,7 @@ class HashedPublisher:
             answer = self._messenger.send(make_message(topic, payload, stamped, message_id, sent_at_ms, headers))
         except BaseException as error:
             _end_span(span, error)
-            # Nothing was sent: the number stays free for the key's next message, because a gap counts as a loss.
+            # Nothing was sent, so the number stays free for the key's next message: a gap would count as a loss.
             self._window.release(size_bytes)
             raise
         known.sequence = key_sequence
@@ -370,13 +370,13 @@ class HashedPublisher:
             self._last_unknown = sent.topic
         if not sent.answer.done():
             sent.answer.set_exception(error)
-            # Mark it as retrieved: the log line below reports it even if nobody looks at the future.
+            # Retrieves the exception: the log line below reports it even if nobody looks at the future.
             sent.answer.exception()
         if self.ledger is not None:
             self.ledger.unconfirmed(
                 UnconfirmedRecord(sent.key, sent.shard, sent.key_sequence, fate, reason, self._clock_us())
             )
-        # Last, as they are the program's own: what its log or its spans raise must leave nobody waiting.
+        # Last, as log and spans are the program's own, and may raise: nobody must be left waiting because of that.
         _end_span(sent.span, error)
         _log.error(
             _LOG_EVENTS[fate],
@@ -388,13 +388,13 @@ class HashedPublisher:
         )
 
     def _finish(self) -> None:
-        # All of it can be done again, and then does nothing; answers that come later are ignored.
+        # Idempotent; answers that come later are ignored.
         left, self._unanswered = self._unanswered, {}
         self._idle.set()
         if self._ledger_timer is not None:
             self._ledger_timer.cancel()
         with ExitStack() as ending:
-            # Each of these is done, whatever the others raise.
+            # Each of these steps is taken, whatever the others raise.
             if self.ledger is not None:
                 ending.callback(self.ledger.close, clean=not left)
             for sent in reversed(left.values()):

@@ -13,7 +13,7 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.record import FILE_SUFFIXES, ConfirmedRecord, LedgerHeader, UnconfirmedRecord
 
 MAX_HELD = 10_000
-"""Confirmed messages whose ranges are not written yet."""
+"""How many confirmed messages there may be whose ranges are not written yet."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Ledger:
     """
 
     def __init__(self, writer: RecordWriter) -> None:
-        """`writer` has the header."""
+        """`writer` has written the header already."""
         self._writer = writer
         self._ranges: dict[str, _Range] = {}
         self._held = 0
@@ -64,7 +64,8 @@ class Ledger:
             self.flush()
 
     def unconfirmed(self, record: UnconfirmedRecord) -> None:
-        """Record that the broker refused a message, or that its fate is unknown; in the file when this returns."""
+        """Record that the broker refused a message, or that its fate is unknown; the record is in the file when this
+        returns."""
         self._writer.write(record)
         self._writer.flush()
 
@@ -88,8 +89,8 @@ class Ledger:
 
 
 def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *, publisher_id: str) -> Ledger:
-    """Begin `<publisher id>.ledger.jsonl` in the folder, which is created if it is missing; it names the run as
-    journals do (`RUN_VARIABLE`).
+    """Begin the file `<publisher id>.ledger.jsonl` in the folder, which is created if it is missing. Its header names
+    the run as in journals (`RUN_VARIABLE`).
 
     Raises `UserError` if that fails, or if the file exists: a publisher id is for one life only.
     """

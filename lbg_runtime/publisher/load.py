@@ -11,7 +11,7 @@ from lbg_runtime.publisher.pace import Pace
 
 _TICK_S = 0.005
 _BATCH = 50
-"""Messages between two turns of the event loop, if no rate is given."""
+"""How many messages are sent between two turns of the event loop, if no rate is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The publisher of a group as its settings say, with the ledger that whoever publishes wants."""
+"""Makes the publisher of a group from its settings, with a ledger if the caller wants one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,8 @@ def publisher_of(
     key_source: KeySource | None = None,
     spans: "MessageSpans | None" = None,
 ) -> HashedPublisher:
-    """A publisher whose ledger, if it is to have one, is begun; the other arguments are as `HashedPublisher` has them.
+    """A publisher with its ledger, which is begun, if a folder is given. The other arguments are those of
+    `HashedPublisher`.
 
     Raises `UserError` if the ledger cannot be begun.
     """

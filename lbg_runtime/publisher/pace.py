@@ -4,7 +4,7 @@ MAX_LAG_S = 0.1
 
 
 class Pace:
-    """Tells how many messages are due; does not make up for what a stall delayed by more than `MAX_LAG_S`.
+    """Tells how many messages are due; of what a stall has delayed, it makes up for no more than `MAX_LAG_S`.
 
     So a publisher that waited through an outage goes on at its rate, instead of flooding the group with the backlog.
     Times are seconds of any one monotonic clock.

@@ -1,4 +1,4 @@
-"""The two values created for every message, made without their constructors: see `MessageDraft`."""
+"""Makes the two values that every message needs without their constructors, which are slow (`MessageDraft`)."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ def make_message(
     draft.sent_at_ms = sent_at_ms
     draft.headers = headers
     draft.is_first_of_key = False
-    draft.__class__ = Message  # type: ignore[assignment]  # the same layout is all that this needs
+    draft.__class__ = Message  # type: ignore[assignment]  # of the same layout, which is all it needs
     return draft  # type: ignore[return-value]
 
 

@@ -17,11 +17,12 @@ class UnconfirmedWindow:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        """In line, with what they ask for. Any of thousands may leave at once, so none is searched for."""
+        """The callers in line, with the bytes they ask for. Ordered by key, as any of thousands may leave at any
+        moment, and none is searched for."""
         self._closed = False
 
     def take(self, size_bytes: int) -> bool:
-        """Take room if there is some now and nobody is waiting for it; otherwise take nothing, and `reserve` waits."""
+        """Take room if there is some and nobody waits for it; return whether it did. If not, use `reserve`."""
         if self._waiters or self._closed or not self._has_room(size_bytes):
             return False
         self.count += 1
@@ -50,7 +51,7 @@ class UnconfirmedWindow:
         self._wake_first()
 
     def close(self) -> None:
-        """Grant no more room; everyone who is waiting is told so."""
+        """Grant no more room; every `reserve` that waits returns False."""
         self._closed = True
         for turn in self._waiters:
             if not turn.done():
@@ -63,7 +64,7 @@ class UnconfirmedWindow:
         self._waiters[turn] = size_bytes
         try:
             await turn
-        except BaseException:  # also if the caller's coroutine is closed: nobody would ever leave its place
+        except BaseException:  # also if the caller's coroutine is closed: its place must not stay taken
             del self._waiters[turn]
             self._wake_first()
             raise
