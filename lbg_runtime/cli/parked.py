@@ -107,8 +107,9 @@ def drop(
     config: Config = Path("config.yaml"),
     json: Json = False,
 ) -> None:
-    """Remove one parked message of a key, or all of them, for good, also what cannot be read. A message that is being
-    replayed is not removed.
+    """Remove one parked message of a key, or all of them, for good, including those that cannot be read.
+
+    A message that is being replayed is not removed.
 
     Exit code 1 if the message is not parked.
     """

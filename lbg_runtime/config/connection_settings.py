@@ -56,7 +56,7 @@ class TransportKind(Enum):
 
 
 class TlsSettings(Section):
-    """How who is at a `tcps://` or `https://` address proves its identity: the broker, or a sidecar's application."""
+    """How the other side of a `tcps://` or `https://` address proves its identity: the broker, or an application."""
 
     trust_store: Text | None = None
     """Directory with the certificates of trusted authorities, in PEM. `connection` needs it for verification; `semp`

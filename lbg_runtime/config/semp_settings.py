@@ -27,7 +27,7 @@ def _published_topic(value: str) -> str:
 class AccountSettings(Section):
     """A client username that is made for the group.
 
-    `semp.publisher` is for the group's publishers, and may do nothing else; without it, they use that of its members.
+    `semp.publisher` is for the group's publishers, and may only publish; without it, they use that of its members.
     `semp.conductor` is the same for `lbg group restripe`, and for the commands that look at the group: status, why,
     dashboard, validate.
     """

@@ -340,7 +340,7 @@ class JournalSettings(Section):
 
 
 class Tracing(Enum):
-    """Which OpenTelemetry spans a member or publisher makes. Whoever sets up a tracer provider keeps them."""
+    """Which OpenTelemetry spans a member or publisher makes, for the tracer provider that the program has set up."""
 
     OFF = "off"
     SPANS = "spans"
@@ -367,8 +367,8 @@ class OpsSettings(Section):
     """Address of the member's status API. It has to be on loopback, unless there is a token. None, in the file `off`:
     there is no status API."""
     status_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """Bearer token that requests to the status API have to show; one that does not learns only whether the probes pass.
-    Without this setting, anybody on the machine may ask everything."""
+    """Bearer token for the status API. Requests without it learn only whether the probes pass. Without this setting,
+    anybody on the machine may ask everything."""
     tracing: Annotated[Tracing, BeforeValidator(off_is_a_word)] = Tracing.OFF
 
     @model_validator(mode="after")
