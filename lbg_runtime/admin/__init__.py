@@ -1,1 +1,1 @@
-"""Administering a group: its queues now, and everything it needs from its creation to its end, over SEMP."""
+"""Administers a group on the broker over SEMP: everything that it needs there, from its creation to its end."""

@@ -1,4 +1,4 @@
-"""What lies in queues, and who is bound to them, before something is taken away."""
+"""Looks at what lies in queues, and how many flows are bound to them, before anything is removed."""
 
 from collections.abc import Iterable
 
@@ -20,8 +20,10 @@ async def read_fills(client: SempClient, vpn: str, queues: Iterable[str]) -> dic
 
 
 async def check_unused(client: SempClient, vpn: str, objects: Iterable[Ref]) -> None:
-    """Raise `GroupInUse` if a queue among these objects has messages or flows, and `VpnNotUp` if what this broker says
-    of that counts for nothing; raises `SempError`."""
+    """Raise `GroupInUse` if a queue among these objects has messages or flows.
+
+    Raises `VpnNotUp` if the VPN is not up on this broker, as a standby's answer proves nothing; and `SempError`.
+    """
     state = (await client.get(SempApi.MONITOR, ("msgVpns", vpn), select=("state",))).text("state")
     if state != "up":
         raise VpnNotUp(client.url, vpn, state)

@@ -1,4 +1,4 @@
-"""Ranks among values."""
+"""Quantiles, for the tables of commands."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The log of a process whose handlers have set structlog up in their own way: it fails nobody either."""
+"""Keeps a member safe from a log that its handlers have set up in their own way: no line of it raises."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 class _Ours(Protocol):
-    """Where lines go to as the log was set up before."""
+    """Where lines went before the handlers set the log up."""
 
     def msg(self, line: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Reads files that settings name: whoever reads one must neither wait for a writer nor read without an end."""
+"""Reads files that settings name, without waiting for a writer and without reading for ever."""
 
 import errno
 import os
@@ -7,8 +7,11 @@ from pathlib import Path
 
 
 def read_regular_file(path: Path, largest_bytes: int | None = None) -> bytes:
-    """The content of a regular file. Raises `OSError`, also for a larger one, and for any other: a FIFO or a device may
-    never end."""
+    """The content of a regular file.
+
+    Raises `OSError`, also if the file is larger than `largest_bytes`, or not a regular one: a FIFO or a device may
+    never end.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -1,9 +1,9 @@
 """Checks order and ownership as they happen, from the notes that members send about what they handled.
 
 Called by `lbg validate --live`. Notes are direct messages, which can be lost on the way, so a gap here is a hint, not a
-proof; the verdict on a run comes from its journals. A shard that a re-striping moves to another queue keeps
-its order and its keys: the old owner's notes are sent before the new one may handle anything of it. Pure: the caller
-receives, prints and stops.
+proof; the verdict on a run comes from its journals. A shard that a re-striping moves to another queue keeps its order
+and its keys: the old owner's notes are sent before the new one may handle anything of it. Pure: the caller receives,
+prints and stops.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Where a message goes that clients publish, alone or in a transaction."""
+"""Where the messages go that clients publish, one by one or in a transaction."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The folder of a group that is played: its journals and logs tell what was wrong, and are of no use otherwise."""
+"""A temporary folder for the journals and logs of a group that a command runs: kept only if something was wrong."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 class RunFolder:
     path: Path
     is_wanted: bool = True
-    """Whether it stays: until it is known that nothing was wrong."""
+    """Whether it is kept. Its user sets this to False when nothing was wrong."""
 
 
 @contextmanager

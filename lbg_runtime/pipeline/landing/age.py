@@ -1,4 +1,4 @@
-"""How old rows surely are, for a member that prunes: the clock of the wall is not believed when it steps ahead."""
+"""Which rows are certainly old, for a member that prunes: a wall clock that steps ahead is not believed."""
 
 import structlog
 
@@ -12,7 +12,7 @@ which this must be a small part: a tenth, or a second."""
 class Ages:
     """Owned by one lander. `look` and `is_aged` are never called at the same time.
 
-    The clock of the wall dates rows. The steady one only counts how long this process has seen something.
+    The wall clock dates rows. The steady clock only measures how long this process has known something.
     """
 
     def __init__(self, retention_us: int) -> None:
@@ -22,16 +22,16 @@ class Ages:
         self._steady_us = 0
         """At the last look."""
         self._ahead_us: int | None = None
-        """Of the steady clock, as far as the wall clock is believed; None before the first look."""
+        """How far the wall clock was ahead of the steady one when it was last believed; None before the first look."""
         self._stepped: tuple[int, int] | None = None
         """How far it was ahead after a step forward, and when that was seen, on the steady clock."""
         self._known: dict[str, tuple[int, int]] = {}
-        """Of lanes with rows that are dated after now: how many rows one had, and when, on the steady clock."""
+        """For each lane with rows that are dated after now: how many rows it had, and when, on the steady clock."""
 
     def look(self, wall_us: int, steady_us: int) -> int | None:
-        """The time before which rows landed that are old; None while that cannot be told. To be called at the start.
+        """Rows that landed before this time are old; None while that is not certain. To be called at the start.
 
-        After a step forward it cannot be told until the retention has passed: what landed before the step is then old
+        After a step forward it is not certain until the retention has passed: what landed before the step is then old
         by any clock, and what landed since has the new dates. Or until the clock is back.
         """
         ahead_us = wall_us - steady_us

@@ -1,4 +1,4 @@
-"""How what a message says about itself (`Headers`) stands among the user properties of its row, and is read back."""
+"""Writes the `Headers` of a message as entries among the user properties of its row, and reads them back."""
 
 from collections.abc import Collection, Mapping
 

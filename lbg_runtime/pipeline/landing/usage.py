@@ -1,4 +1,4 @@
-"""How many bytes a landing log holds, and how many its disk still takes."""
+"""How many bytes a landing log holds, and how many are free on its disk."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ RESERVE_BYTES = 256 << 20
 
 
 class DiskSpace(NamedTuple):
-    """What a disk still takes."""
+    """The room that is left on a disk."""
 
     free_bytes: int
     reserve_bytes: int

@@ -1,5 +1,8 @@
-"""Texts with wildcards. One client writes the pattern, another one the text, and all clients wait for the answer: so,
-whatever they are, one pass over the text compares them."""
+"""Compares texts with patterns that have wildcards, in one pass over the text, whatever the two are.
+
+One client writes the pattern, another one the text, and all clients of the broker wait for the answer: so no pattern may
+make it slow.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
