@@ -1,7 +1,7 @@
 """Compares texts with patterns that have wildcards, in one pass over the text, whatever the two are.
 
-One client writes the pattern, another one the text, and all clients of the broker wait for the answer: so no pattern may
-make it slow.
+One client writes the pattern, another one the text, and all clients of the broker wait for the answer: so no pattern
+may make it slow.
 """
 
 from collections import defaultdict

@@ -41,7 +41,7 @@ KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
 one that came with the Python layer."""
 
 NEWEST_PYTHON = (3, 15)
-"""The newest version of Python on which the tests of the transport have passed. Others may not keep a thread's state."""
+"""The newest version of Python on which the tests of the transport have passed: others may not keep thread states."""
 
 _CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
 _CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
