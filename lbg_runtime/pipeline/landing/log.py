@@ -69,7 +69,7 @@ class LandingLog:
         return extents
 
     def read(self, lane: str, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a lane from `start_row` to before `end_row`, as they landed, with copies; views of mapped memory.
+        """The rows of a lane from `start_row` to before `end_row`, as they landed, with copies.
 
         Raises `LandingRowsPruned` if some are pruned; `LandingDamaged` if their CRC is wrong or they are missing, after
         what lies before has been read; `LandingVersionUnknown`.

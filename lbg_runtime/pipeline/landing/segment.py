@@ -11,11 +11,11 @@ place, or no longer as long as they were made, as nobody would find the rows: th
 something mounted since, or cut.
 """
 
-import mmap
 import os
 import socket
 import sys
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,9 +43,9 @@ DATA_SUFFIX = ".arrow"
 INDEX_SUFFIX = ".index"
 IDS_SUFFIX = ".ids"
 
-_MAPPED_BYTES = 1 << 18
-"""Smaller parts of a file are copied: that costs less than a map, and each map keeps a file open for as long as
-anything of it is used."""
+_PIECE_BYTES = 1 << 20
+"""A file is read in pieces of about so many bytes, and never mapped: with a part of a map that the disk cannot read, or
+that somebody has cut off the file meanwhile, the system kills the process."""
 
 _MESSAGE_MARK = b"\xff\xff\xff\xff"
 """Precedes the four-byte length of an Arrow message."""
@@ -198,7 +198,7 @@ class Segment:
             if os.stat(path).st_size <= begin:
                 return False
             with opened(path) as file:
-                rest = _part_of(file, begin, os.fstat(file).st_size)
+                rest = _read(file, begin, os.fstat(file).st_size)
         except FileNotFoundError:
             return False
         return _is_followed(rest)
@@ -213,8 +213,6 @@ class Segment:
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
         """The rows from `start_row` to before `end_row`, numbered in their lane, without those outside this segment.
 
-        Batches are views of the file, mapped into memory, or of a copy if there are few bytes.
-
         Raises `LandingDamaged`, `LandingVersionUnknown`, `OSError`.
         """
         entries = self.index().between(start_row, end_row)
@@ -222,26 +220,28 @@ class Segment:
             return
         first, begin = entries.first_row, entries.first_byte
         told = [entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc")]
-        # All flushes at once: with many lanes each gives few, and the cost of a file must not be paid for each flush.
         with opened(self._stem + DATA_SUFFIX) as file:
-            schema = pa.py_buffer(os.pread(file, entries.header.data_start, 0))
+            schema = _read(file, 0, entries.header.data_start)
             check_schema(self._stem + DATA_SUFFIX, schema, entries.header.schema_crc)
-            size, part_begin = os.fstat(file).st_size, begin
-            part = _part_of(file, begin, min(size, told[1][-1]))
-        for last, end, crc in zip(*told, strict=True):
-            if size < end:
-                raise self._damaged(f"{size} bytes, and the index knows of {end}")
-            raw = part.slice(begin - part_begin, end - begin)
-            if zlib.crc32(raw) != crc:
-                raise self._damaged(f"rows {first} to {last - 1} at byte {begin} have a wrong CRC")
-            batch = pa.ipc.read_record_batch(raw, LANDING_SCHEMA)
-            if batch.num_rows != last - first:
-                raise self._damaged(f"{batch.num_rows} rows at byte {begin}, not {last - first}")
-            if first < start_row or last > end_row:
-                offset = max(0, start_row - first)
-                batch = batch.slice(offset, min(end_row, last) - first - offset)
-            yield batch
-            first, begin = last, end
+            piece, piece_begin = _read(file, 0, 0), begin
+            for last, end, crc in zip(*told, strict=True):
+                if piece_begin + piece.size < end:
+                    # Several flushes at once: with many lanes each gives few, and a look must not be paid for each.
+                    fitting = told[1][max(0, bisect_right(told[1], begin + _PIECE_BYTES) - 1)]
+                    piece, piece_begin = _read(file, begin, max(end, fitting)), begin
+                if piece_begin + piece.size < end:
+                    raise self._damaged(f"{os.fstat(file).st_size} bytes, and the index knows of {end}")
+                raw = piece.slice(begin - piece_begin, end - begin)
+                if zlib.crc32(raw) != crc:
+                    raise self._damaged(f"rows {first} to {last - 1} at byte {begin} have a wrong CRC")
+                batch = pa.ipc.read_record_batch(raw, LANDING_SCHEMA)
+                if batch.num_rows != last - first:
+                    raise self._damaged(f"{batch.num_rows} rows at byte {begin}, not {last - first}")
+                if first < start_row or last > end_row:
+                    offset = max(0, start_row - first)
+                    batch = batch.slice(offset, min(end_row, last) - first - offset)
+                yield batch
+                first, begin = last, end
 
     def _misnamed(self) -> LandingDamaged:
         return LandingDamaged(str(self.index_path), "its name is not that of its first row", DAMAGE_REMEDY)
@@ -338,17 +338,9 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _part_of(file: int, begin: int, end: int) -> pa.Buffer:
-    """These bytes of a file; mapped if there are many."""
-    length = end - begin
-    if length < _MAPPED_BYTES:
-        return pa.py_buffer(os.pread(file, max(0, length), begin))
-    # Not Arrow's map, which costs three times as much to create, and makes a system call for each part that is read.
-    before = begin % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(file, before + length, access=mmap.ACCESS_READ, offset=begin - before)
-    # It is read once, from beginning to end; if it is not in memory, this makes the system read further ahead.
-    mapped.madvise(mmap.MADV_SEQUENTIAL)
-    return pa.py_buffer(mapped).slice(before)
+def _read(file: int, begin: int, end: int) -> pa.Buffer:
+    """These bytes of a file, as far as there are so many."""
+    return pa.py_buffer(os.pread(file, max(0, end - begin), begin))
 
 
 def _is_followed(rest: pa.Buffer) -> bool:

@@ -20,11 +20,11 @@ from tests.pipeline.landing.landed import id_of, ids_of, rows
 FIRST = 1_000
 
 
-@pytest.fixture(params=["copied", "mapped"])
+@pytest.fixture(params=["at once", "flush by flush"])
 def flushed(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Segment:
-    """Rows 1000 to 1009: flushes of 4, 1 and 5; read in both ways in which a part of a file is."""
-    if request.param == "mapped":
-        monkeypatch.setattr(segment_module, "_MAPPED_BYTES", 1)
+    """Rows 1000 to 1009: flushes of 4, 1 and 5; read with one look at the file, or with one for each flush."""
+    if request.param == "flush by flush":
+        monkeypatch.setattr(segment_module, "_PIECE_BYTES", 1)
     writer = SegmentWriter(tmp_path, FIRST, is_synced=True)
     for numbers in (range(4), range(4, 5), range(5, 10)):
         writer.append(rows(id_of("k", number) for number in numbers))
@@ -161,6 +161,21 @@ def test_a_part_that_is_missing_as_a_whole_is_damage(flushed: Segment) -> None:
     os.truncate(flushed.data_path, 2_000)
     with pytest.raises(LandingDamaged, match="2000 bytes, and the index knows of"):
         numbers_of(flushed, FIRST + 5, FIRST + 10)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_damage_and_kills_nobody(tmp_path: Path) -> None:
+    """As one does that is restored from a backup while it is read."""
+    writer = SegmentWriter(tmp_path, FIRST, is_synced=True)
+    batch = rows(id_of("k" * 1_000, number) for number in range(200))
+    for _ in range(10):
+        writer.append(batch)
+    writer.close()
+    segment = Segment(tmp_path, FIRST)
+    read = segment.read(FIRST, FIRST + 2_000)
+    assert next(read) == batch
+    os.truncate(segment.data_path, segment.data_path.stat().st_size // 2)
+    with pytest.raises(LandingDamaged, match="bytes, and the index knows of"):
+        list(read)
 
 
 def test_rows_stay_when_their_file_is_pruned(flushed: Segment) -> None:
