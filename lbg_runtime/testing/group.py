@@ -1,4 +1,7 @@
-"""A group of members that a test runs, breaks and inspects."""
+"""A group of members that a test runs, breaks and inspects.
+
+More than 400 lines, as all that a test asks of its group is asked of one object.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +28,7 @@ from lbg_runtime.testing.handled import Handled, Payload, differences, handled_b
 from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of_moved
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
+from lbg_runtime.testing.own_wait import OwnWait
 from lbg_runtime.testing.parked import parked_by_queue, parking_queues, why_aside
 from lbg_runtime.testing.standstill import Reasons, Standstill
 
@@ -69,6 +73,7 @@ class Group:
         self._around = around
         self._moments = Moments()
         self._something_happened = asyncio.Event()
+        self._own_wait = OwnWait(self._standstill)
         self.broker = GroupBroker(self._moments, self._something_happened.set)
         """`fail()` and `restore()` it; `depth(...)` and `left_on(...)` show what lies on a queue."""
         self._is_partitioned = settings.group.backend is GroupBackend.PARTITIONED
@@ -102,6 +107,7 @@ class Group:
         if not payloads:
             # Else a test that wanted an empty message would pass with none.
             raise UserError("group.publish", f"no payload for {topic}", 'at least one; b"" is an empty message')
+        self._own_wait.begin()
         for payload in payloads:
             content = payload.encode() if isinstance(payload, str) else payload
             try:
@@ -262,7 +268,8 @@ class Group:
 
     async def advance(self, seconds: float) -> None:
         """Let this much virtual time pass. It takes no real time."""
-        await asyncio.sleep(seconds)
+        with self._own_wait.held():
+            await asyncio.sleep(seconds)
         self._raise_failures()
 
     async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
@@ -286,6 +293,7 @@ class Group:
         await self._messenger.open()
         for membership in memberships:
             self._begin(membership)
+        self._own_wait.begin()
         if memberships:
             await self.balanced()
 
@@ -297,6 +305,7 @@ class Group:
 
     async def close(self) -> None:
         """End everything that is left, all at once and regardless of how it ends."""
+        self._own_wait.end()
         for life in self.lives:
             life.end()
         for life in self.lives:
@@ -382,7 +391,8 @@ class Group:
             self._something_happened.clear()
             timer = loop.call_later(min(LOOK_S, left_s), self._something_happened.set)
             # Bounded by the timer.
-            await self._something_happened.wait()
+            with self._own_wait.held():
+                await self._something_happened.wait()
             timer.cancel()
 
     def _raise_failures(self) -> None:

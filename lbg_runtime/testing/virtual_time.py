@@ -52,6 +52,8 @@ class _JumpingSelector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
         self.now_s = 0.0
         self.threads_at_work = 0
+        self.stalled: VirtualTimeStall | None = None
+        """To be raised next, once."""
         self.busy: Counter[str] | None = None
         """Counts who has something ready while it is to be found out why time stands still; otherwise None."""
         self._turns = 0
@@ -68,6 +70,9 @@ class _JumpingSelector(selectors.BaseSelector):
         return self._real.modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        if (stalled := self.stalled) is not None:
+            self.stalled = None
+            raise stalled
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._count_turn()
@@ -118,6 +123,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Seconds of virtual time since the loop was created."""
         return self._jumping.now_s
+
+    def stall(self, error: VirtualTimeStall) -> None:
+        """Have what runs this loop raise this, from a callback that has found it."""
+        self._jumping.stalled = error
 
     # -- what a freezer holds back
 

@@ -16,7 +16,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, running, virtual_time
+from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, own_wait, running, virtual_time
 from lbg_runtime.testing.virtual_time import VirtualTimeStall
 
 YAML = """
@@ -376,3 +376,35 @@ def test_a_handler_that_never_lets_time_pass_ends_the_test_and_is_named(monkeypa
     named = rf"most of all in .*:{function.__name__} \(.*\) at .*, for k #1$"
     with pytest.raises(VirtualTimeStall, match=named), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(test())
+
+
+def test_a_test_that_waits_for_what_a_failing_handler_does_not_do_ends_and_says_why(monkeypatch) -> None:
+    """It hung: members beat on, so time never came to an end."""
+    monkeypatch.setattr(own_wait, "OWN_PATIENCE_S", 600.0)
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def on_order(message: Message) -> None:
+        raise KeyError("pear")
+
+    async def test() -> None:
+        async with running(handlers) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.advance(1_000)
+            await asyncio.Event().wait()
+
+    told = r"has not come within 600 s:\n  test/1: k #1 failed \d+ times at member-0, at last with KeyError: 'pear'"
+    with pytest.raises(VirtualTimeStall, match=told) as caught, asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(test())
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+async def test_a_test_may_sleep_for_as_long_as_its_patience(handlers, monkeypatch) -> None:
+    monkeypatch.setattr(own_wait, "OWN_PATIENCE_S", 600.0)
+    async with running(handlers()) as group:
+        await asyncio.sleep(500)
+        await group.publish("orders/new", "1", key="k")
+        await asyncio.sleep(600)
+        await group.until(lambda: asyncio.get_running_loop().time() > 2_000, within_s=3_000)
+        await asyncio.sleep(600)
+    await asyncio.sleep(1_000)
