@@ -1,6 +1,7 @@
 """`lbg validate --live DIRECTORY`: the verdict so far on a run whose journals are still being written."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 1.0
 """Pause between two looks: findings are reported about this long after they are certain."""
+
+_NEW_ROW = "\r\x1b[K"
+"""Takes back what stands in the row of the terminal."""
 
 Tell = Callable[["Standing", Sequence["Finding"]], None]
 Look = Callable[[Tell], bool]
@@ -51,16 +55,22 @@ def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
     def tell(now: "Standing", findings: "Sequence[Finding]") -> None:
         nonlocal standing
         standing = now
+        if shows_progress and findings:
+            print(_NEW_ROW, end="", file=sys.stderr, flush=True)
         for finding in findings:
             # With --json, standard output is for the one object only.
             line = printable(f"{finding.law.value}: {finding.text}")
             print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
         if shows_progress:
-            print(f"\r\x1b[K{as_line(now)}", end="", file=sys.stderr, flush=True)
+            # Of a text that takes several rows, only the last row could be taken back.
+            row = as_line(now)[: shutil.get_terminal_size().columns - 1]
+            print(f"{_NEW_ROW}{row}", end="", file=sys.stderr, flush=True)
 
-    uvloop.run(_look_on(lambda: look(tell), limit_s))
-    if shows_progress:
-        print(file=sys.stderr)
+    try:
+        uvloop.run(_look_on(lambda: look(tell), limit_s))
+    finally:
+        if shows_progress:
+            print(file=sys.stderr)
     if as_json:
         print_json(as_object(standing))
     else:
