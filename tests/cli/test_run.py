@@ -106,8 +106,8 @@ def test_what_is_for_one_process_is_named(siblings_of, option):
 SIBLINGS_CONFIG = """
 connection: {{transport: {transport}, host: "tcp://127.0.0.1:9"{client_name}}}
 group: {{name: orders, hash_prefix: h, hash_count: 9, queue_count: 4}}
-handlers: [shop]
 ops: {{status: "127.0.0.1:{port}"}}
+{more}
 """
 
 
@@ -127,9 +127,9 @@ def siblings_of(tmp_path, monkeypatch):
     monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def start(*arguments, transport="solace", port=8080, client_name=""):
+    def start(*arguments, transport="solace", port=8080, client_name="", more="handlers: [shop]"):
         config = tmp_path / "config.yaml"
-        config.write_text(SIBLINGS_CONFIG.format(transport=transport, port=port, client_name=client_name))
+        config.write_text(SIBLINGS_CONFIG.format(transport=transport, port=port, client_name=client_name, more=more))
         CliRunner().invoke(app, ["run", "--config", str(config), *arguments], catch_exceptions=False)
         return commands
 
@@ -175,6 +175,38 @@ def test_several_processes_with_one_client_name_are_refused_by_name(siblings_of)
     assert str(refused.value) == (
         "--processes: 2 with connection.client_name: orders-east; expected one, or each would end the other's session"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "sidecar: {application: 'http://127.0.0.1:1', subscriptions: [{topic: 'orders/>', route: /orders}]}",
+            "2 with a sidecar; expected one, as it has one application and one port",
+        ),
+        ("membership: {mode: static, index: 0, count: 2}", "2 of mode static; expected membership.mode: discovered"),
+    ],
+)
+def test_several_processes_are_refused_where_each_would_be_the_same_member_or_application(siblings_of, more, told):
+    with pytest.raises(UserError) as refused:
+        siblings_of("--processes", "2", more=more)
+    assert str(refused.value) == f"--processes: {told}"
+
+
+def test_a_member_that_is_reloaded_is_one_process(siblings_of):
+    with pytest.raises(UserError, match=r"^--reload: with 2 processes; expected one$"):
+        siblings_of("--processes", "2", "--reload")
+
+
+def test_each_of_several_processes_is_a_member_of_its_own_that_leaves_with_its_parent(siblings_of, tmp_path):
+    config, journal = str(tmp_path / "config.yaml"), str(tmp_path / "journal")
+    assert siblings_of("--processes", "2", "--member-id", "a", "--journal", journal, "--status-port", "9000") == [
+        [
+            sys.executable, "-m", "lbg_runtime.cli", "run", "--config", config, "--exit-with-parent",
+            "--member-id", f"a-{number}", "--journal", journal, "--status-port", str(9000 + number),
+        ]
+        for number in range(2)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("option", [("--processes", "2"), ("--reload",)])
