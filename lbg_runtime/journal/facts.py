@@ -1,4 +1,4 @@
-"""What is known about one record file besides its records; once read, this is its row in the table of files."""
+"""What is known about one record file besides its records: when it has been read, its row in the table of files."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from lbg_runtime.model.record import LARGEST_NUMBER
 Row = Mapping[str, object]
 
 _OF_THE_GROUP = ("group", "hash_prefix", "hash_count", "queue_count", "backend")
-"""What a header says of the group, as the settings of its member have it."""
+"""The fields of a header that describe the group, as the member's settings do."""
 
 
 @dataclass(slots=True)
@@ -26,22 +26,23 @@ class FileFacts:
     header: Row | None = None
     close: Row | None = None
     line_count: int = 0
-    """Up to the end of what was read, including lines before it that others read."""
+    """Lines up to the end of what was read, including earlier ones that were read elsewhere."""
     defect: tuple[int, str] | None = None
-    """The first line that is wrong, and what is wrong with it; line 0 for the header."""
+    """The first line that is wrong, and what is wrong with it; 0 stands for the header."""
     last_mono_ns: int | None = None
-    """The latest moment of the monotonic clock. The wall clock, which can be set, says nothing about the end of a life:
-    a status of an older version, which has only that, moves nothing."""
+    """The latest moment of the monotonic clock. The wall clock can be set, and so does not show when a life ended: a
+    status of an older version, which has no other, changes nothing here."""
     wall_offset_ns: int | None = None
     pauses: list[tuple[int, int]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict)
-    """By the name of the move, when the member gave a queue up at the earliest; monotonic clock."""
+    """For each move, by its id: the earliest time at which the member may have given the queue up; monotonic clock."""
     taken: dict[str, int] = field(default_factory=dict)
-    """By the name of the move, when it noticed that it had got one."""
+    """For each move, by its id: when the member noticed that it had got the queue; monotonic clock."""
 
     def note_defect(self, number: int, text: str) -> None:
-        """Note what is wrong with a line; the lowest line counts, however many are read at once."""
+        """Note what is wrong with a line. Only the lowest line counts, so it does not matter how many are read at
+        once."""
         if self.defect is None or number < self.defect[0]:
             self.defect = (number, text)
 
@@ -50,12 +51,12 @@ class FileFacts:
         self.last_mono_ns = moment_ns if self.last_mono_ns is None else max(self.last_mono_ns, moment_ns)
 
     def note_header(self, header: Row) -> None:
-        """Note the first record, also when it changes: that records are missing may emerge while the file grows."""
+        """Note the first record; also again, as it changes when records begin to be missing while the file grows."""
         if self.header is None or self.header.get("is_whole") is not False:
             self.header = header
 
     def note_owner(self, owner: Row) -> None:
-        """Note a record of an owner change that fits its schema. What no table has of it may be of any kind."""
+        """Note a record of an owner change that fits its schema. Fields that are in no table may have any type."""
         self.named.update(str(owner[name]) for name in ("from_member", "to_member") if owner[name] is not None)
         move_id, asked_ns, mono_ns = owner["move_id"], owner.get("asked_mono_ns"), owner["mono_ns"]
         if owner["event"] == "taken" and isinstance(move_id, str) and isinstance(mono_ns, int):
@@ -86,11 +87,11 @@ class FileFacts:
         # If the file grows, the next look may find more.
         absence = "the header was cut off" if self.line_count else "the file is empty"
         facts: dict[str, object] = {
-            # Whose bytes are no text, they are escaped, as no table can have them.
+            # A name whose bytes are not text is escaped, as no table can hold it.
             "file": os.fsencode(self.name).decode(errors="backslashreplace"),
             "torn": self.close is None,
             "clean": bool(close.get("clean")),
-            # Without a last line, the number is not known.
+            # Without a last line, only the header says that records are missing, and not how many.
             "dropped": close.get("dropped", int(header.get("is_whole") is False)),
             "defect": self.defect[1] if self.defect else (absence if self.header is None else None),
             "last_mono_ns": self.last_mono_ns,
@@ -107,8 +108,8 @@ class FileFacts:
     def _is_of_nobody(self, schema: pa.Schema) -> bool:
         """Whether this is the whole journal of a member that never had a flow.
 
-        The group may have refused its settings, so what it says of the group counts for nothing.
+        The group may have refused such a member because of its settings, so what it says of the group does not count.
         """
         is_whole = self.close is not None and not self.close.get("dropped") and self.defect is None
-        # Every record but a status and a pause shows both clocks.
+        # Every record but those of statuses and pauses shows both clocks.
         return is_whole and self.wall_offset_ns is None and "wall_offset_ns" in schema.names

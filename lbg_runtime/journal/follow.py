@@ -1,4 +1,4 @@
-"""Reads the record files of a run as they grow: what has come since the last look, and how complete it is."""
+"""Reads the record files of a run as they grow: what has come since the last look, and until when it is complete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ from lbg_runtime.validator.schema import STRIPES, RunTables
 from lbg_runtime.validator.segments import FAR_PAST
 
 ALLOWED_DELAY_MS = 5_000
-"""A record is written when its handling is over. A record of a handling that began this long before the newest record
-of all files may still be missing; one that takes longer is late, which does no harm if nothing of its key was handled
-meanwhile."""
+"""How long before the newest record of all files a handling may have begun whose record is still missing: records are
+written when a handling has ended. If a handling takes longer, its record is late, which does no harm unless something
+of its key was handled meanwhile."""
 
 _BLOCK_BYTES = 16 << 20
-"""Read from a file at a time, so that one that has existed for long is not taken into memory whole."""
+"""How much is read from a file at a time, so that one that is long already is not taken into memory whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has come, and the moment on the run's clock before which little can be missing."""
+    """The records that have come, and the moment on the run's clock before which hardly any can be missing."""
 
     tables: RunTables
     until_ns: int
     has_more: bool
-    """A file has more than was read at a time."""
+    """Whether a file has more than was read at a time."""
 
 
 class RunFollower:
@@ -48,11 +48,12 @@ class RunFollower:
         check_directory(directory, "the directory that members write journals to")
         self._directory = directory
         self._tails: dict[FileKind, dict[str, _Tail]] = {kind: {} for kind in FILE_SUFFIXES}
-        """By the names of the files."""
+        """The files of each kind, by name."""
         self._stripes = STRIPES.empty_table()
 
     def look(self) -> News:
-        """Read on; raises `UserError` if a file cannot be read: what came in others is then told by the next look."""
+        """Read on; raises `UserError` if a file cannot be read: what came in other files is then part of the next
+        look."""
         for kind, tails in self._tails.items():
             for path in files_of(self._directory, kind):
                 if path.name not in tails:
@@ -60,7 +61,7 @@ class RunFollower:
         every = [tail for tails in self._tails.values() for tail in tails.values()]
         for tail in every:
             tail.read()
-        # Nothing is forgotten before all is read: what an error keeps from being told now is told at the next look.
+        # Nothing is forgotten before everything is read: after an error, the next look has it all.
         tables: dict[str, pa.Table] = {}
         for kind, tails in self._tails.items():
             tables |= tables_of(kind, [tail.file for tail in tails.values()])
@@ -72,7 +73,8 @@ class RunFollower:
 
 
 def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:
-    """Until when journals still being written are complete; `behind` says which have more that was not read yet."""
+    """Until when journals that are still being written are complete; `behind` says which of them have more that was not
+    read yet."""
     if not journals.num_rows:
         return FAR_PAST
     reached = read_lives(journals).last_ns
@@ -93,7 +95,7 @@ class _Tail:
         self._place = 0
 
     def read(self) -> None:
-        """Take the lines that are complete by now; raises `UserError`."""
+        """Read the lines that are complete by now; raises `UserError`."""
         if self.file.hopeless:
             return
         try:
@@ -110,10 +112,10 @@ class _Tail:
             self.file.take(whole[:-1].split(b"\n"))
         elif len(block) == _BLOCK_BYTES:
             self.file.give_up()
-        # Waiting for more of a file of which nothing more is read would never end.
+        # Not of a hopeless file, of which nothing more is read: to wait for that would never end.
         self.has_more = len(block) == _BLOCK_BYTES and not self.file.hopeless
 
     def forget_records(self) -> None:
-        """Keep what is known of the file, and not its records, which have been told."""
+        """Drop the records of the file, which have been told, and keep what else is known of it."""
         for batches in self.file.batches.values():
             batches.clear()

@@ -1,6 +1,6 @@
-"""What a laid out run notes of its files, so that one that is missing, or damaged in its footer, is told.
+"""A note of the files of a run that is laid out, by which one shows that is missing or has a damaged footer.
 
-Pages of a Parquet file have checksums. Its footer, which says where they are and how many, has none, and no file says
+Pages of a Parquet file have checksums. The footer, which says where pages are and how many, has none; and no file says
 which others there were.
 """
 
@@ -13,10 +13,11 @@ import orjson
 from lbg_runtime.model.errors import UserError
 
 _NOTE = "_files.json"
-"""In the folder of the run: of each file, by its path there, how many bytes it has, and the CRC-32 of its footer."""
+"""The file of the note, in the folder of the run: for each file, by its path there, its length in bytes and the CRC-32
+of its footer."""
 
 _TAIL_BYTES = 8
-"""The length of the footer and a mark end the file."""
+"""The end of a Parquet file: the length of its footer, and a mark."""
 
 
 def note_footers(run: Path) -> None:

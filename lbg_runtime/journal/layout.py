@@ -3,10 +3,11 @@
     run=<run id>/queue=<n>/<dispatches|flows|confirmed|unconfirmed>-<file number>.parquet
     run=<run id>/_<journals|ledgers|owners|stripes>.parquet      of the whole run, small
 
-Columns are those of `validator/schema.py`. The ledger's rows lie in the folder of the part that their shard belongs to.
-Each file of records is laid out on its own, so several can be at once, in other processes as well: first all journals,
-then all ledgers, using what the journals record of re-stripings, and last the tables of the whole run. The folder gets
-its name when it is complete. Pages have checksums: of a flipped bit in one, the verdict would be about other records.
+Columns are those of `validator/schema.py`. The rows of a ledger are in the folder of the part to which their shard
+belongs. Each file of records is laid out on its own, so this may be done for several at once, also in other processes:
+first for all journals, then for all ledgers, with what the journals record of re-stripings, and last the tables of the
+whole run are made. The folder gets its name when it is complete. Pages have checksums, because with a flipped bit in
+one, the verdict would be about other records.
 """
 
 import fcntl
@@ -52,17 +53,18 @@ _DRAFT, _REPLACED = f"{_RUN}.part", f"{_RUN}.old"
 _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes": STRIPES}
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
 _DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""What Arrow raises for a damaged file; the last of them for names of columns."""
+"""What Arrow raises for a damaged file; the last of them if names of columns are damaged."""
 
 ROW_GROUP_RECORDS = 100_000
-"""The least that a reader in slices has in memory of each file."""
+"""How many records a row group has. A reader in slices has at least one row group of each file in memory."""
 
 _DIVIDED_RECORDS = 50_000
-"""Divided among the queues at a time: among thousands, a block gives tables of five rows, which take more than these.
+"""How many records are divided among the queues at a time. With fewer and thousands of queues, the tables would have
+some five rows each, and take more time than their records.
 """
 
 NO_RECORDS: Mapping[str, pa.Table] = {name: schema.empty_table() for name, schema in _BY_QUEUE.items()}
-"""The tables of the queues' records, empty."""
+"""Empty tables of the queues' records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class LaidOut:
 
 
 def find_run(directory: Path) -> Path | None:
-    """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or journals as
-    well, or is no directory that can be read, and as `check_footers`."""
+    """The run that is laid out in a directory, or one level below it; None if there is none. Raises `UserError` if
+    there are several, or journals as well, or the directory cannot be read; and what `check_footers` raises."""
     check_directory(directory)
     found = (
         [directory] if _is_run(directory) else [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
@@ -88,7 +90,7 @@ def find_run(directory: Path) -> Path | None:
     if not found:
         return None
     if any(files_of(directory, kind) for kind in FILE_SUFFIXES):
-        # The journals may be of another run, or have gone on since.
+        # The journals may be of another run, or may have grown since.
         what = f"journals or ledgers, and {found[0].name} that was laid out before"
         raise UserError(str(directory), what, f"{found[0]}, or a folder with the former alone")
     _check_text(directory)
@@ -97,18 +99,19 @@ def find_run(directory: Path) -> Path | None:
 
 
 def _is_run(path: Path) -> bool:
-    # A draft whose process was killed may lack tables of the whole run, and what it was to replace any.
+    # Not a draft, which may lack tables of the whole run if its process was killed; nor the run it was to replace,
+    # which may lack any.
     return path.name not in (_DRAFT, _REPLACED) and (path / "_journals.parquet").is_file()
 
 
 def _check_text(path: Path) -> None:
-    """Raise `UserError` for a path that the reader and writer of Parquet files cannot be told."""
+    """Raise `UserError` for a path that cannot be passed to the reader and writer of Parquet files."""
     if not is_sendable(str(path)):
         raise UserError(str(path), "bytes that are no UTF-8", "a path in UTF-8, for Parquet files")
 
 
 def lay_out(directory: Path, target: Path) -> Path:
-    """Lay out the records of a run; returns its new folder in `target`. Raises `UserError`.
+    """Lay out the records of a run, and return its new folder in `target`. Raises `UserError`.
 
     Works in this process, one file after the other, with one row group of each queue in memory at a time.
     """
@@ -128,10 +131,11 @@ def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
 
 @contextmanager
 def undisturbed(folder: Path, *, is_written: bool) -> Iterator[None]:
-    """Keep other processes from laying out runs in a folder; and, if one `is_written` there, from reading them.
+    """While the context lasts, keep other processes from laying out runs in a folder, and, if one `is_written` here,
+    from reading runs there.
 
-    What one of two has written is removed by the other, and a verdict on files of both would be on no run. On a file
-    system without locks, or in a folder that cannot be listed, nobody is kept. Raises `UserError` if others are there
+    Otherwise one process would remove what another has written, or judge files of two runs as one. Does not work on a
+    file system without locks, or in a folder that cannot be listed. Raises `UserError` if other processes are there
     already, or the folder cannot be made.
     """
     if is_written:
@@ -185,7 +189,7 @@ def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
 
 
 def parts_of(journals: Sequence[LaidOut]) -> int:
-    """Into how many parts the run may be cut."""
+    """Into how many parts the run may be cut, each of which can be judged by itself."""
     rows = pa.concat_tables([JOURNALS.empty_table(), *(laid.row for laid in journals)])
     return part_count(rows, pa.concat_tables([STRIPES.empty_table(), *(laid.stripes for laid in journals)]))
 
@@ -209,7 +213,8 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
             pq.write_table(table, draft / f"_{name}.parquet", write_page_checksum=True)
         note_footers(draft)
         replaced = draft.with_name(_REPLACED)
-        # In one step: a process that is killed as it removes the old one must not leave a part of it as the run.
+        # Renamed first: if this process is killed as it removes the old folder, a part of that must not be left as the
+        # run.
         with suppress(FileNotFoundError):
             folder.rename(replaced)
         laid = draft.rename(folder)
@@ -253,7 +258,7 @@ def paths_of(run: Path, queues: Sequence[int], name: str) -> Sequence[tuple[Path
 def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     """Open a file of records to read it by row groups; raises `UserError` if it is not one, or of another kind."""
     try:
-        # Pages of a run that an older version laid out have no checksum, and are read.
+        # Pages of a run that an older version laid out have no checksums, and are read nevertheless.
         file = pq.ParquetFile(path, page_checksum_verification=True)
         has_its_columns = file.schema_arrow.names == schema.names
     except _DAMAGE as error:
@@ -272,7 +277,7 @@ def read_group(path: Path, file: pq.ParquetFile, group: int, schema: pa.Schema) 
 
 
 def count_records(run: Path, queues: Sequence[int] | None = None) -> int:
-    """Handlings in a laid out run, or in some of its queues; raises `UserError`."""
+    """How many handlings there are in a run that is laid out, or in some of its queues; raises `UserError`."""
     paths = paths_of(run, queues_of(run) if queues is None else queues, "dispatches")
     return sum(open_table(path, DISPATCHES).metadata.num_rows for path, _ in paths)
 
@@ -284,8 +289,8 @@ def _pour(
     parts: "_ByQueue",
     queues_of_column: Callable[[Ints], Ints],
 ) -> RecordFile:
-    """Read a file and write its records as they come, each where its column of `PART_COLUMNS` says; those that have
-    none stay in the file's batches."""
+    """Read a file and write its records as they come, each to the queues that its column of `PART_COLUMNS` says; kinds
+    of records without such a column stay in the file's batches."""
 
     def divide(file: RecordFile, least: int) -> None:
         for record_kind, column in PART_COLUMNS[kind].items():
@@ -306,7 +311,8 @@ def _pour(
 
 
 class _ByQueue:
-    """The Parquet files made from one file of records; what waits is written when the context exits without an error.
+    """Writes the Parquet files made from one file of records; records that wait are written when the context ends
+    without an error.
 
     Raises `UserError` for what cannot be written.
     """
@@ -326,12 +332,12 @@ class _ByQueue:
             if kind is None:
                 for place in list(self._waiting):
                     self._flush(place)
-                    # At once: a run may have more queues than a process may have open files.
+                    # Closed at once, as a run may have more queues than a process may have open files.
                     self._close(place)
                 for place in list(self._writers):
                     self._close(place)
         finally:
-            # Something has failed already, so what these leave is of no use.
+            # Something has failed already, so nobody needs these files.
             for writer in self._writers.values():
                 with suppress(OSError):
                     writer.close()
@@ -360,7 +366,7 @@ class _ByQueue:
                 writer = self._writers[place] = pq.ParquetWriter(
                     path, _BY_QUEUE[name], compression="zstd", write_page_checksum=True
                 )
-            # Make one chunk of thousands of small ones.
+            # Combines thousands of small chunks into one.
             writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
         self._counts[place] = 0
 

@@ -1,7 +1,8 @@
-"""A growing record file, cut into pieces that are read separately, each as a reader of the whole would read its lines.
+"""Cuts a growing record file into pieces that are read separately, each as a reader of the whole file would read it.
 
-The planner decides where a piece ends, and keeps what its reader must know of the lines before (`Place`). What the
-pieces of a file hold besides their records is taken in, in order, by the facts of the first (`facts.py`).
+The planner decides where a piece ends, and keeps what the reader of the next one must know of the lines before
+(`Place`). What the pieces of a file say besides their records is merged, in order, into the facts of the first
+(`facts.py`).
 """
 
 import errno
@@ -31,11 +32,11 @@ class Place(NamedTuple):
     """Where the first line that is a record begins."""
     is_closed: bool = False
     ends_unreadable: bool = False
-    """The last line so far is not a record: it was cut off, if nothing follows."""
+    """Whether the last line so far is not a record; if nothing follows, it was cut off."""
     has_more: bool = False
-    """There was more than a piece takes."""
+    """Whether there was more than a piece takes."""
     is_endless: bool = False
-    """What follows is longer than any line that our writers write; it is not read."""
+    """Whether a line follows that is longer than any that our writers write; it is not read."""
 
 
 def cut_piece(path: Path, begin: Place) -> Place:
@@ -88,7 +89,7 @@ def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
 
 
 def _find(lines: bytes, sought: bytes, is_it: Callable[[object], bool]) -> int | None:
-    """Where the first such record begins, among the lines that contain the `sought` bytes."""
+    """Where the first line begins that contains the `sought` bytes and satisfies `is_it`; None if there is none."""
     at = lines.find(sought)
     while at >= 0:
         begin, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)

@@ -5,7 +5,7 @@ A last line that was cut off is what a crash leaves: the file is torn, and every
 deviation from what the writer leaves (a corrupt line in the middle, another schema, no header, a count that does not
 match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
 
-More than 400 lines, because all that a line may be, and what it counts for, is judged here.
+More than 400 lines, because everything that a line may be is judged here.
 """
 
 import errno
@@ -43,7 +43,7 @@ RECORD_KINDS: Mapping[FileKind, Mapping[str, pa.Schema]] = {
     "journal": {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES},
     "ledger": {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED},
 }
-"""What becomes of the records that tables are made of, by the kind of their file."""
+"""For each kind of file: the kinds of records of which tables are made, each with its schema."""
 
 TABLE_OF_RECORDS: Mapping[str, str] = {
     "dispatch": "dispatches",
@@ -59,8 +59,8 @@ PART_COLUMNS: Mapping[FileKind, Mapping[str, str]] = {
     "journal": {"dispatch": "queue", "flow": "queue"},
     "ledger": {"confirmed": "shard", "unconfirmed": "shard"},
 }
-"""The column by which the records of a kind are divided among the parts of a run; those of other kinds are of all of
-it."""
+"""For each kind of record: the column by which its records are divided among the parts of a run. Records of other kinds
+belong to the whole run."""
 
 _TABLE_OF_FILES: Mapping[FileKind, tuple[str, pa.Schema]] = {
     "journal": ("journals", JOURNALS),
@@ -78,10 +78,11 @@ _CLOCKS = {
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
 
 _ORDERED = (("start_mono_ns", "done_mono_ns"), ("first_seq", "last_seq"))
-"""Columns of one record, the second of which is never below the first."""
+"""Pairs of columns of which the second is never below the first in a record."""
 
 _LATEST_WALL_US = 1 << 52
-"""In the year 2112; in nanoseconds, and after any monotonic time is subtracted, it fits in 64 bits."""
+"""The latest wall clock that is read, in the year 2112: in nanoseconds, and after any monotonic time is subtracted, it
+fits in 64 bits."""
 
 _WALL_CLOCK = {"t", "t_done", "t_settle", "t_first"}
 
@@ -98,7 +99,8 @@ def kind_of(name: str) -> FileKind:
 
 
 def check_directory(directory: Path, expected: str = _WITH_FILES) -> None:
-    """Raise `UserError` unless it can be listed and entered: to look for files where that is refused finds none."""
+    """Raise `UserError` unless the directory can be listed and entered: if that is refused, a look for files finds
+    none."""
     try:
         os.listdir(directory)
         os.stat(f"{directory}/.")
@@ -120,7 +122,8 @@ def read_run(directory: Path) -> RunTables:
 
 
 def tables_of(kind: FileKind, files: Sequence["RecordFile"]) -> dict[str, pa.Table]:
-    """The tables that files of one kind make: of their records, as far as they are in the batches, and of the files."""
+    """The tables that files of one kind make: those of the records that are in the files' batches, and that of the
+    files."""
     tables = {
         TABLE_OF_RECORDS[record_kind]: pa.Table.from_batches(
             [batch for file in files for batch in file.batches[record_kind]], schema
@@ -141,8 +144,8 @@ def read_file(path: Path, kind: FileKind, number: int) -> "RecordFile":
 def read_blocks(path: Path, kind: FileKind, number: int) -> Iterator["RecordFile"]:
     """Yield a file a few megabytes at a time: the same object each time, with more in its batches. Raises `OSError`.
 
-    A caller that empties the batches in between never has all of it in memory. Yields at least once, also for an empty
-    file.
+    A caller that empties the batches in between never has the whole file in memory. Yields at least once, even for an
+    empty file.
     """
     file = RecordFile(path.name, kind, number)
     yield file
@@ -161,14 +164,15 @@ def open_records(path: Path) -> BinaryIO:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "no regular file", str(path))
-    # The system refuses a folder.
+    # If this is a folder, the system refuses it.
     return path.open("rb")
 
 
 def open_from(path: Path, place: int) -> BinaryIO:
-    """The same, to read on where reading has ended before. Raises `OSError`, also if the file has become shorter.
+    """Like `open_records`, to read on where reading has ended before. Raises `OSError`, also if the file has become
+    shorter.
 
-    What its writer appends then lies before that place, and would not be missed.
+    Its writer would then append before that place, and nobody would notice that this is not read.
     """
     stream = open_records(path)
     if os.fstat(stream.fileno()).st_size < place:
@@ -179,7 +183,8 @@ def open_from(path: Path, place: int) -> BinaryIO:
 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
-    """Lines without their ends, the last of which may have been cut off; or None for a line that has no end."""
+    """Yield lists of lines without their line ends; the last line may have been cut off. Yields None, and nothing more,
+    for a line that is too long."""
     rest = b""
     with open_records(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -198,7 +203,7 @@ class RecordFile:
 
     def __init__(self, name: str, kind: FileKind, number: int) -> None:
         self.hopeless = False
-        """This reader cannot work with the header, or a line has no end; the rest is not read."""
+        """Whether the rest is not read: this reader cannot work with the header, or a line is too long."""
         self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in RECORD_KINDS[kind]}
         self.facts = FileFacts(name)
         self._kind = kind
@@ -218,9 +223,10 @@ class RecordFile:
             self._sort(rows)
 
     def go_on(self, line_count: int, header: bytes | None, *, is_closed: bool, ends_unreadable: bool) -> None:
-        """Continue after this many lines, which others read; of their content the facts have only the header.
+        """Continue after so many lines that were read elsewhere.
 
-        `header` is the first line that is a record; `ends_unreadable` says that the last line so far is not one.
+        `header` is the first line that is a record, and all that is known of their content; `ends_unreadable` says that
+        the last line so far is not a record.
         """
         if header is not None:
             self.take([header])
@@ -229,7 +235,7 @@ class RecordFile:
         self._unreadable = line_count if ends_unreadable else None
 
     def give_up(self) -> None:
-        """What follows was not written by our writers: do not take a file of something else into memory."""
+        """Read no more: what follows was not written by our writers, and must not be taken into memory."""
         self.take([b"", b""])
         self.hopeless = True
 
@@ -258,7 +264,7 @@ class RecordFile:
             elif number < self.facts.line_count:
                 self._blame(number, "not a record")
             else:
-                # The last line so far: cut off if nothing follows, otherwise a defect.
+                # If nothing follows this line, it was cut off; otherwise it is a defect.
                 self._unreadable = number
         return rows
 
@@ -298,7 +304,7 @@ class RecordFile:
                 self._take_pause(number, row)
             else:
                 self._blame(number, f"an unexpected record of kind {kind!r}")
-        # By the line that each begins with: a file is dated by its first record, however much is read at once.
+        # In the order of their first lines: the first record of a file dates it, however much is read at once.
         for kind, members in sorted(filter(lambda each: each[1], chosen.items()), key=lambda each: each[1][0][0]):
             self._append(kind, members)
 
@@ -324,7 +330,7 @@ class RecordFile:
         if batch is None and len(members) == 1:
             self._blame(members[0][0], f"a {kind} record with a missing or impossible value")
         elif batch is None:
-            # Halve until the bad ones are isolated, so that the good ones still count.
+            # Halved until the bad records are isolated, so that the good ones still count.
             middle = len(members) // 2
             self._append(kind, members[:middle])
             self._append(kind, members[middle:])
@@ -344,7 +350,7 @@ class RecordFile:
             self.facts.wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()
 
     def _note_mono(self, moment: object) -> None:
-        # Older versions wrote none; of a record that no law reads, an impossible one is not worth a defect.
+        # Older versions wrote no such time; and as no law reads it, an impossible one is not worth a defect.
         if self._kind == "journal" and type(moment) is int and abs(moment) <= LARGEST_NUMBER:
             self.facts.note_mono(moment)
 
@@ -356,7 +362,7 @@ def _is_usable(name: str, value: object) -> bool:
     """Whether a field of a header is usable."""
     match name:
         case "hash_count" | "queue_count":
-            # All code divides by them, and the tables have 32 bits for each.
+            # These are divided by, and the tables have 32 bits for each.
             return type(value) is int and 1 <= value < 1 << 31
         case "incarnation":
             return type(value) is int and abs(value) <= LARGEST_NUMBER

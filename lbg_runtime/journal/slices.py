@@ -1,7 +1,7 @@
-"""Reads a part of a laid out run in slices, in order of time, so that only a slice of it is in memory.
+"""Reads a part of a run that is laid out in slices, in order of time, so that only one slice is in memory.
 
-The footers of the Parquet files say when the earliest handling of each row group started, so it is known for every
-slice until when nothing is missing from it, in whatever order the members wrote.
+The footers of the Parquet files say when the earliest handling of each row group started. So for each slice it is known
+until when nothing is missing from it, in whatever order the members wrote.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class _Handlings:
         file = open_table(path, DISPATCHES)
         place = DISPATCHES.get_field_index("start_mono_ns")
         starts = [_lowest(file.metadata.row_group(group), place) for group in range(file.num_row_groups)]
-        # The earliest of a group and of all that follow it.
+        # For each group, the earliest start in it and in all that follow.
         self._earliest_ns = np.minimum.accumulate(np.array(starts, dtype=np.int64)[::-1])[::-1]
         self._offset_ns = offset_ns
         self._next = 0
@@ -74,7 +74,7 @@ class _Handlings:
 
     def take(self) -> pa.Table:
         self._next += 1
-        # Opened anew each time: there may be more of them than a process may have open.
+        # Opened anew each time, as there may be more files than a process may have open.
         return read_group(self._path, open_table(self._path, DISPATCHES), self._next - 1, DISPATCHES)
 
 

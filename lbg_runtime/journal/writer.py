@@ -1,4 +1,4 @@
-"""Appends records to one file, a batch per system call, and never lets a full disk reach the data path."""
+"""Appends records to one file, a batch per system call; a full disk costs records, and never stops the data path."""
 
 import json
 import os
@@ -18,7 +18,8 @@ from lbg_runtime.model.record import LONGEST_LINE_BYTES, CloseRecord, Record, St
 _log = structlog.get_logger(__name__)
 
 RUN_VARIABLE = "LBG_RUN_ID"
-"""Environment variable that names the run in each header, so that the records of trials can be told apart."""
+"""The environment variable with the name of the run, which is in each header so that records of trials can be told
+apart."""
 
 _WHOLE_NAME = b',"is_whole":'
 _WHOLE = _WHOLE_NAME + b"true }\n"
@@ -55,14 +56,14 @@ class RecordSink(Protocol):
 class RecordWriter:
     """One new file of JSON lines, written by one process from one thread: the event loop's.
 
-    `write` only remembers; `flush` hands what was written since the last one to the operating system in one call, so
-    that neither a SIGKILL nor a crash of this process loses it afterwards. If the disk refuses, the records of that
-    batch are dropped and counted; the last line of the file has the count, and its first line says that there is one.
-    The same holds while the file is not at its path, as nobody will find there what is written then. Only opening
-    raises.
+    `write` only remembers. `flush` hands what was written since the last flush to the operating system in one call, so
+    that afterwards neither a SIGKILL nor a crash of this process loses it. If the disk refuses, the records of that
+    batch are dropped and counted: the last line of the file has the count, and the first line says that some are
+    missing. The same holds while the file is not at its path, as nobody would find what is written then. Only making
+    this object raises.
 
-    A status and the last line get the moment of writing on the monotonic clock as well (`mono_ns`): the wall clock can
-    be set while a life goes on.
+    A status and the last line also get the time of writing on the monotonic clock (`mono_ns`), as the wall clock can be
+    set meanwhile.
     """
 
     def __init__(
@@ -70,19 +71,19 @@ class RecordWriter:
     ) -> None:
         """Create the file; raises `OSError`, `FileExistsError` if the name is taken. `now_ns` is a monotonic clock.
 
-        `first` is written at once. On Linux, the file then has it when it appears: a process that is killed meanwhile
-        leaves none, as one without a line would be a record of which nobody knows what is missing.
+        `first` is written at once. On Linux, the file has this line from the moment it appears. So a process that is
+        killed meanwhile leaves no file; nobody could tell what is missing from one without a line.
         """
         self.path = path
         self.written = 0
-        """Records in the file as whole lines."""
+        """How many records are in the file as whole lines."""
         self.dropped = 0
-        """Records not in the file as whole lines."""
+        """How many records are not in the file as whole lines."""
         self._batch: list[bytes] = []
         self._ends_in_line_part = False
         self._mark_at: int | None = None
-        """Offset at which the first line says that nothing is missing; None if it does not, or there is no such
-        line."""
+        """The offset at which the first line says that nothing is missing; None if it does not say so, or there is no
+        such line."""
         self._now_ns = now_ns
         if first is not None:
             self.write(first)
@@ -93,12 +94,12 @@ class RecordWriter:
         else:
             self._file = os.open(path, _APPENDING | os.O_CREAT | os.O_EXCL, 0o644)
         self._stat = os.fstat(self._file)
-        # A handler may change the working directory of the process.
+        # Absolute, as a handler may change the working directory of the process.
         self._place = path.absolute()
         self._is_away = False
-        """The file was not at its path when that was last looked at."""
+        """Whether the file was not at its path at the last look."""
         self._looked_ns: int | None = now_ns()
-        """None if it is to be looked at with the next batch."""
+        """When we last looked whether it is; None to look with the next batch."""
         self.flush()
 
     def write(self, record: Record) -> None:
@@ -111,13 +112,14 @@ class RecordWriter:
             self._mark_at = len(line) - len(_WHOLE) + len(_WHOLE_NAME)
         if len(line) > LONGEST_LINE_BYTES:
             self._tell(f"a record of more than {LONGEST_LINE_BYTES} bytes, as of a very long key")
-            # Said in the file with the next batch, or at the close.
+            # The next batch, or the close, says so in the file.
             self.dropped += 1
             return
         self._batch.append(line)
 
     def flush(self) -> None:
-        """Hand over what was remembered. On return, the operating system has it, or it is counted as dropped."""
+        """Hand over what was remembered. When this returns, the operating system has it, or it is counted as
+        dropped."""
         if not self._batch:
             return
         lines, self._batch = self._batch, []
@@ -148,14 +150,14 @@ class RecordWriter:
             os.close(file)
         except OSError as error:
             # A network file system may report only now that it has no room for what it had accepted. The descriptor is
-            # free all the same, and may already belong to another file.
+            # closed all the same, and its number may already belong to another file.
             self._say_what_is_missing()
             _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
 
     def _append(self, file: int, lines: list[bytes]) -> None:
         data = b"".join(lines)
         if self._ends_in_line_part:
-            # Ends the partial line that an earlier failure left, so that only that line is unreadable.
+            # This ends the partial line that an earlier failure left, so that only that line is unreadable.
             data = b"\n" + data
         done, error = _write_all(file, data)
         if error is None:
@@ -166,12 +168,12 @@ class RecordWriter:
             self._count_part(lines, data[:done])
 
     def _tell(self, reason: str | None) -> None:
-        # Once, or a full disk would fill the log as well; the last line has the count.
+        # Logged once, or a full disk would fill the log as well; the last line has the count.
         if self.dropped == 0:
             _log.error("journal_write_failed", path=str(self.path), reason=reason)
 
     def _look(self, file: int) -> None:
-        """Look now and then whether the file is still at its path: what was deleted takes every record."""
+        """Look now and then whether the file is still at its path: one that was deleted still takes every record."""
         now_ns = self._now_ns()
         if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_NS:
             return
@@ -181,16 +183,17 @@ class RecordWriter:
         except (FileNotFoundError, NotADirectoryError):
             self._is_away = True
         except OSError:
-            # That it cannot be seen does not mean that it is gone; the write will tell.
+            # If it cannot be seen, it need not be gone; the next write will tell.
             self._is_away = False
 
     def _say_what_is_missing(self) -> None:
-        """Say it in the first line, in place, which takes no room: the last line may find none, or never be written.
+        """Change the first line, in place, to say that records are missing. That needs no room on the disk, while the
+        last line may find none, or may never be written.
 
         Tried again with each later batch until it has succeeded.
         """
         if not self.written:
-            # The first line is not in the file, and what may come in its place has no room for the note.
+            # The first line is not in the file, and a line that comes in its place has no room for the note.
             self._mark_at = None
         if self._mark_at is None:
             return
@@ -214,7 +217,7 @@ class RecordWriter:
 
 
 def _with_lines(path: Path, lines: list[bytes]) -> int | None:
-    """Open a new file that has these lines when it appears at its path; None if there is none, for whatever reason."""
+    """Open a new file that has these lines from the moment it appears at its path; None if that is not possible."""
     try:
         file = os.open(path.parent, _APPENDING | os.O_TMPFILE, 0o644)
     except (AttributeError, OSError):
@@ -222,11 +225,11 @@ def _with_lines(path: Path, lines: list[bytes]) -> int | None:
     is_there = False
     try:
         if _write_all(file, b"".join(lines))[1] is None:
-            # The descriptor is said for nothing but this: without one, the call would make a link to a link.
+            # `src_dir_fd` is given only because without it, the call would make a link to the symbolic link.
             os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)
             is_there = True
     except OSError:
-        # The name is taken, there is no /proc, or the disk is full: to open a file by its name tells.
+        # The name is taken, there is no /proc, or the disk is full: opening the file by its name will show which.
         pass
     finally:
         if not is_there:
@@ -238,12 +241,12 @@ def _line_of(record: Record) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:
-        # A text that UTF-8 cannot hold. What a message says must not end the member that keeps a record of it.
+        # There is a text that UTF-8 cannot hold: the content of a message must not end the member that records it.
         return as_sendable(json.dumps(asdict(record), ensure_ascii=False)).encode() + b"\n"
 
 
 def _write_all(file: int, data: bytes) -> tuple[int, OSError | None]:
-    """Write until all is written or the system refuses; return the number of bytes written, and the refusal."""
+    """Write until everything is written or the system refuses; return how many bytes were written, and the refusal."""
     done = 0
     while done < len(data):
         try:

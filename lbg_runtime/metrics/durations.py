@@ -1,4 +1,4 @@
-"""How long things took: a histogram of plain integers, so that counting a duration costs no more than a look-up."""
+"""A histogram of durations in plain integers, so that to count a duration costs no more than a look-up."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class DurationsReading:
     """The histogram at one moment."""
 
     counts: tuple[int, ...]
-    """By bucket, one more than there are bounds; not cumulative."""
+    """How many durations each bucket has, not cumulative; there is one bucket more than bounds."""
     sum_s: float
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """The buckets as Prometheus has them: each by its upper bound, with all that took no longer."""
+        """The buckets in the form of Prometheus: upper bounds, each with the number of durations up to it."""
         return list(zip((*map(str, BOUNDS_S), "+Inf"), accumulate(self.counts), strict=True))
 
 
@@ -30,7 +30,8 @@ class Durations:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """By bucket. Public, because a call per message would cost more than it does: see `MemberMeters.ended`."""
+        """How many durations each bucket has. Public, because a call for each message would cost more than the counting
+        itself: see `MemberMeters.ended`."""
         self.sum_ns = 0
 
     def count(self, duration_ns: int) -> None:

@@ -19,7 +19,7 @@ from lbg_runtime.metrics.reading import MemberReading
 from lbg_runtime.model.version import VERSION
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""The text format of the exposition, which every version of Prometheus reads, and which is the quicker one to write."""
+"""The text format of the exposition: every version of Prometheus reads it, and it is faster to write than others."""
 
 Labels = dict[str, str]
 Figures = Iterable[tuple[Labels, float]]
@@ -39,7 +39,7 @@ class ScrapedMember:
     """What is known of a member when its metrics are scraped."""
 
     blocked_ms: int
-    """How long its event loop has not answered, at least; 0 if it answers."""
+    """For how long, at least, its event loop has not answered; 0 if it answers."""
     reading: MemberReading | None
     """None if the loop does not answer, or the member has not begun."""
 
@@ -404,7 +404,8 @@ class _Collector(Collector):
 
 
 def _family(name: str, kind: MetricKind, text: str, figures: Figures) -> Metric:
-    # By hand, as the families of the library would make each sample's labels once more: half of the time of a scrape.
+    # Filled by hand: the families of the library would make the labels of each sample again, which took half of the
+    # time of a scrape.
     family = Metric(name.removesuffix("_total"), text, kind.value)
     family.samples = [Sample(name, labels, value) for labels, value in figures]
     return family

@@ -1,4 +1,4 @@
-"""The metrics of a publisher, for the registry of the program that it is part of."""
+"""The metrics of a publisher, for the Prometheus registry of the program that it is part of."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -15,12 +15,12 @@ class CountingPublisher(Protocol):
 
     @property
     def counts(self) -> PublisherCounts:
-        """The counts until now."""
+        """The counts up to now."""
         ...
 
     @property
     def confirm_durations(self) -> DurationsReading:
-        """How long the confirms took until now."""
+        """How long the confirms took, up to now."""
         ...
 
 
@@ -38,7 +38,8 @@ UNCONFIRMED = ("lbg_publisher_unconfirmed", "Messages on their way: sent, and no
 
 
 class PublisherCollector(Collector):
-    """Reads a publisher's figures when it is scraped, which costs the publisher nothing. One for each registry."""
+    """Reads a publisher's figures when the registry is scraped; it costs the publisher nothing in between. One per
+    registry."""
 
     def __init__(self, publisher: CountingPublisher) -> None:
         self._publisher = publisher

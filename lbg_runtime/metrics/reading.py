@@ -1,4 +1,4 @@
-"""The figures of one member, or publisher, at one moment, as values: taken on its event loop, read from any thread."""
+"""The figures of a member or publisher at one moment, as values: taken on its event loop, and read on any thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from lbg_runtime.model.ids import GroupName, MemberId
 
 
 class QueueReading(NamedTuple):
-    """One queue that the member has, stands by for, or has had; a tuple, as there may be a thousand."""
+    """One queue that the member owns, stands by for, or has owned. A tuple, as there may be a thousand."""
 
     queue_index: int
     handled: int
@@ -38,7 +38,7 @@ class RestripingReading:
     shards_moving: int
     """Shards that change their queue."""
     shards_left: int
-    """Those of them that have nothing left on their old queue."""
+    """Moving shards that have nothing left in their old queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TroublesReading:
     stops: int
     """Queues that were stopped."""
     stopped: int
-    """Those of them that are stopped now, and queues whose parking queue cannot be opened."""
+    """Queues that are stopped now, or whose parking queue cannot be opened."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
     records_dropped: int
@@ -120,7 +120,8 @@ class MetersReading:
     drains: DurationsReading
     first_handlings: DurationsReading
     owner_changes: Mapping[tuple[str, str], int]
-    """By event (`taken` or `given`) and cause, as `OwnerRecord` has them; those that never happened are there, too."""
+    """How many there were, by event (`taken` or `given`) and cause, as in `OwnerRecord`; also those that never
+    happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +132,16 @@ class MemberReading:
     is_ready: bool
     queues: tuple[QueueReading, ...]
     queue_states: Mapping[str, int]
-    """All queues of the group, by the state of the member's flow; states without a queue are there, too."""
+    """How many queues of the group there are by the state of the member's flow; also states without a queue."""
     lanes: LanesReading
     troubles: TroublesReading
     meters: MetersReading
     group_members: Mapping[str, int]
-    """Living members, as this one sees them, by state; a suspect one counts only as `suspect`."""
+    """How many living members there are by state, as this member sees them; a suspect one counts only as `suspect`."""
     disregarded: Mapping[str, int]
-    """Control messages that did not count, by reason; reasons that never occurred are there, too."""
+    """How many control messages did not count, by reason; also reasons that never occurred."""
     restriping: RestripingReading | None
-    """None if none is under way."""
+    """The re-striping that is under way, if any."""
     keys: KeysReading = KeysReading()
     parking: ParkingReading = ParkingReading()
     sidecar: SidecarReading | None = None

@@ -1,9 +1,9 @@
-"""Spans of OpenTelemetry: a message is one trace, from its publisher to the end of its handler.
+"""Makes spans of OpenTelemetry: a message is one trace, from its publisher to the end of its handler.
 
 The context of the publisher's span travels as the user properties of the W3C trace context (`traceparent`,
-`tracestate`), so that consumers in other languages find it too. Names are those of the messaging conventions;
-attributes that they have no name for begin with `lbg.`. The program that sets up a tracer provider decides which spans
-are kept and where they go; without one, nothing is kept, and the first span warns of that (`spans_not_kept`).
+`tracestate`), so that consumers in other languages find it too. Names are those of OpenTelemetry's conventions for
+messaging; attributes for which these have no name begin with `lbg.`. The program decides by its tracer provider which
+spans are kept and where they go; if it has none, nothing is kept, and the first span warns of that (`spans_not_kept`).
 
 This is the only module that imports `opentelemetry`. It is itself imported only if `ops.tracing` asks for spans.
 """
@@ -43,11 +43,11 @@ class MessageSpans:
         client: Mapping[str, AttributeValue] | None = None,
         provider: TracerProvider | None = None,
     ) -> None:
-        """`has_keys`: spans contain keys of messages, which may be personal data. `client`: what every span says of the
-        client and its broker. `provider`: None for the global."""
+        """`has_keys`: whether spans contain keys of messages, which may be personal data. `client`: the attributes of
+        every span about the client and its broker. `provider`: None for the global one."""
         self._group = shape.name
         self._hashed_topic = shape.hashed_topic
-        # Low in number, as names of spans must be: not the topic, but what topics have in common.
+        # Names of spans must be few, so this is not the topic but what all topics have in common.
         self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
         self._has_keys = has_keys
         self._client = {"messaging.system": SYSTEM, **(client or {})}
@@ -65,10 +65,10 @@ class MessageSpans:
         size_bytes: int,
         properties: dict[str, PropertyValue],
     ) -> Span:
-        """A span of a message that is about to be sent, below the current one; its context is added to `properties`.
+        """A span for a message that is about to be sent, below the current span; its context is added to `properties`.
 
-        `topic` is the full one. The part after the shard is left out if it contains the key and spans must not. The
-        caller ends the span with `end_publish`.
+        `topic` is the full topic. If spans must not contain keys and the part after the shard does, that is left out.
+        The caller ends the span with `end_publish`.
         """
         self._look_for_a_provider()
         is_told = self._may_tell(topic, key)
@@ -97,15 +97,16 @@ class MessageSpans:
         is_redelivered: bool,
         overdue: Callable[[], Exception | None],
     ) -> Iterator[Span]:
-        """Make the span of one attempt to handle the message the current one, below the publisher's if there is one.
+        """A context in which the span of one attempt to handle the message is the current one; it is below the
+        publisher's, if there is one.
 
-        An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation. If
-        `overdue`, asked at the end, has the failure of an attempt that took too long, that is the span's, whatever else
-        the handler did.
+        An exception that is raised inside, or a cancellation, ends the span as failed, and is passed on. If `overdue`,
+        which is asked at the end, returns the failure of an attempt that took too long, the span gets that, whatever
+        else the handler did.
         """
         self._look_for_a_provider()
         message_id, headers, size_bytes = message.message_id, message.headers, len(message.payload)
-        # One of ours has no key in it, or by chance.
+        # The id of a publisher of ours has no key in it, except by chance.
         if message_id is not None and message.publisher_id is None and not self._may_tell(message_id, key):
             message_id = None
         with self._tracer.start_as_current_span(
@@ -120,7 +121,7 @@ class MessageSpans:
                 "lbg.attempt": attempt,
                 "lbg.redelivered": is_redelivered,
             },
-            # The library would raise what the text of an error raises, in the place of the error.
+            # If making the text of an error raises, the library would raise that instead of the error.
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -133,15 +134,15 @@ class MessageSpans:
                 _mark_failed(span, late)
 
     def link(self) -> Link:
-        """The current span, for a batch that is made of what it stands for."""
+        """A link to the current span, for the batch that its message becomes part of."""
         return Link(trace.get_current_span().get_span_context())
 
     @contextmanager
     def handling_batch(self, queues: Set[str], links: Sequence[Link]) -> Iterator[None]:
-        """Make the span of one call with several messages the current one.
+        """A context in which the span of one call with several messages is the current one.
 
-        It is a trace of its own, as it has no parent among so many, and links to the span of each message's attempt,
-        which goes on meanwhile. `queues`: those that they came from.
+        The span begins a trace, as it could have many parents, and has a link to the span of each message's attempt,
+        which goes on meanwhile. `queues`: where the messages came from.
         """
         queue = next(iter(queues)) if len(queues) == 1 else None
         with self._tracer.start_as_current_span(
@@ -167,19 +168,19 @@ class MessageSpans:
                 raise
 
     def continued(self, message: Message) -> Message:
-        """The message, or a copy of it, with the context of the current span in the place of another."""
+        """The message, or a copy of it, with the context of the current span instead of any other."""
         properties = {**message.properties}
         return replace(message, properties=properties) if _put_context(properties) else message
 
     def _look_for_a_provider(self) -> None:
         """Warn once if nobody takes the spans.
 
-        Not before the first of them: a lifespan, or a program that has opened its publisher, may set a provider later.
+        Only at the first span: a lifespan, or a program that has opened its publisher, may set a provider late.
         """
         if self._is_looked_after:
             return
         self._is_looked_after = True
-        # Of no use by mistake alone: a provider that does nothing on purpose, or a disabled one, is of another type.
+        # Only this type means that nobody has set a provider: one that does nothing on purpose has another.
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             _log.warning("spans_not_kept", expected="a tracer provider of OpenTelemetry, or ops.tracing: off")
 
@@ -204,7 +205,7 @@ class MessageSpans:
         }
         if message_id is not None:
             attributes["messaging.message.id"] = message_id
-        # If no type checker saw the headers, they may be anything, which the transport refuses.
+        # If no type checker has seen the headers, they may be anything; the transport will refuse them.
         correlation_id: object = getattr(headers, "correlation_id", None)
         if isinstance(correlation_id, str) and self._may_tell(correlation_id, key):
             attributes["messaging.message.conversation_id"] = correlation_id
@@ -216,8 +217,8 @@ class MessageSpans:
 
 
 def _put_context(properties: dict[str, PropertyValue], context: Context | None = None) -> bool:
-    """Put the context of the current span, or that of `context`, in the place of another, whose state must not stay;
-    False if there is none."""
+    """Put the context of the current span, or that in `context`, into the properties instead of any other, whose state
+    must not stay; return False if there is none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, context)
     if carrier:
@@ -227,7 +228,7 @@ def _put_context(properties: dict[str, PropertyValue], context: Context | None =
 
 
 def ids_of(other: Span | None) -> tuple[str, str] | None:
-    """Trace and span id of the current span, or where there is none of the other; None if that is none either."""
+    """The trace id and span id of the current span or, if there is none, of `other`; None if that has none either."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid and other is not None:
         context = other.get_span_context()
@@ -237,7 +238,8 @@ def ids_of(other: Span | None) -> tuple[str, str] | None:
 
 
 def end_publish(span: Span, error: BaseException | None) -> None:
-    """End the span: the broker has answered, or never will. `error` is None if it has taken the message over."""
+    """End the span of a message: the broker has answered, or never will. `error` is None if the broker has taken the
+    message over."""
     if error is not None:
         name = type(error).__qualname__
         span.set_attribute("error.type", name)

@@ -29,14 +29,15 @@ def open_spans(settings: Settings, client_id: str) -> "MessageSpans | None":
 
 
 def _server(hosts: tuple[str, ...]) -> dict[str, str | int]:
-    """Where the broker is; of several hosts, nobody here knows which one it is."""
+    """The attributes that say where the broker is; none if there are several hosts, as the one in use is not known
+    here."""
     if len(hosts) != 1:
         return {}
     address = urlsplit(hosts[0] if "://" in hosts[0] else f"//{hosts[0]}")
     try:
         name, port = address.hostname, address.port
     except ValueError:
-        # Several colons without brackets.
+        # There are several colons, and no brackets.
         return {}
     found: dict[str, str | int] = {} if name is None else {"server.address": name}
     return found if port is None else found | {"server.port": port}

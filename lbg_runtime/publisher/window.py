@@ -17,8 +17,8 @@ class UnconfirmedWindow:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        """The callers in line, with the bytes they ask for. Ordered by key, as any of thousands may leave at any
-        moment, and none is searched for."""
+        """The callers in line, with the bytes they ask for. A dictionary, so that any of thousands may leave without a
+        search."""
         self._closed = False
 
     def take(self, size_bytes: int) -> bool:

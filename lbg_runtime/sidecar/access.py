@@ -1,10 +1,10 @@
-"""Who may ask the sidecar: before any route, for every request.
+"""Decides who may ask the sidecar: for every request, before any route.
 
 - On loopback the `Host` must name loopback, as for the status API.
-- Nothing that a page in a browser sends is let in: a page needs no permission to post to an address of this machine,
-  and its browser names the page in `Origin`.
-- With a token, only requests that show it, as a bearer token or as Dapr's clients do; whether the sidecar is there may
-  be asked by all.
+- Nothing that a page in a browser sends is let in, which its browser marks with `Origin`: a page needs no permission to
+  post to an address of this machine.
+- With a token, only requests that show it are let in, as a bearer token or as Dapr's clients do. But anybody may ask
+  whether the sidecar is there.
 """
 
 import hmac
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SidecarAccess:
-    """The application behind these rules."""
+    """An ASGI application behind these rules."""
 
     def __init__(self, app: ASGIApp, address: ListenAddress, token: str | None, counts: Counts) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What an application's answer to an event means: Dapr's contract, and what follows from an answer outside it."""
+"""Reads an application's answer to an event: by Dapr's contract, and what follows from an answer outside it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ import orjson
 from lbg_runtime.sidecar.event import is_json_type
 
 MAX_SHOWN = 80
-"""Characters of a foreign text in a log line."""
+"""How many characters of a foreign text a log line shows."""
 
 MARK = b"\xef\xbb\xbf"
-"""What some programs put before every text in UTF-8: PHP, if it begins the source file."""
+"""The byte order mark, which some programs put before a text in UTF-8; PHP does if its source file begins with it."""
 
 _TEXT = re.compile(rb"(?!\s*\{)[^\x00-\x08\x0e-\x1f]+")
-"""Text that is not an object cut short. Neither is what was compressed, nor UTF-16."""
+"""A text that is not the beginning of an object; nor does it match compressed data or UTF-16."""
 
 
 class Status(Enum):
@@ -31,7 +31,7 @@ class Status(Enum):
 class Answer:
     status: Status
     reason: str = ""
-    """Why, for the log; empty for a success."""
+    """The reason, for the log; empty for a success."""
 
 
 SUCCESS = Answer(Status.SUCCESS)
@@ -42,10 +42,10 @@ NO_ROUTE = Answer(Status.DROP, "HTTP 404")
 def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answer:
     """The answer to one event; `body` is None if it was too long to be read.
 
-    2xx: what the `status` of the JSON object in the body says; an empty body, another JSON value, or an object without
-    a status is a success. So is text that is not JSON, if its content type says that it is text (`text/*`, the "OK" of
-    many frameworks). Everything else that cannot be read is tried again, including a body that is too long and an
-    object that was cut short, as it may ask for that. 404: dropped. Any other code: tried again.
+    2xx: what the `status` of the JSON object in the body says. An empty body, another JSON value, or an object without
+    a status is a success; so is text that is not JSON, if its content type says that it is text (`text/*`, the "OK" of
+    many frameworks). Everything else that cannot be read is tried again, also a body that is too long or an object that
+    was cut short, as those may ask for it. 404: dropped. Any other code: tried again.
     """
     if body is None or not _is_2xx(http_status):
         return _without_body(http_status)
@@ -66,7 +66,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
 
 
 def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[str]) -> dict[str, Answer]:
-    """The answers to the entries of a bulk, each by its id. Entries that it does not mention are tried again."""
+    """The answers to the entries of a bulk, by entry id. Entries that the body does not mention are tried again."""
     if body is None or not _is_2xx(http_status):
         return dict.fromkeys(entry_ids, _without_body(http_status))
     try:
@@ -86,7 +86,7 @@ def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[s
 
 
 def read_status(status: object) -> Answer:
-    """What one of the three words means; anything else is tried again."""
+    """The answer for one of the three words of Dapr's contract; anything else is tried again."""
     match status:
         case "SUCCESS":
             return SUCCESS
@@ -99,8 +99,8 @@ def read_status(status: object) -> Answer:
 
 
 def _member(told: Mapping[str, object], name: str) -> object:
-    """The member of this name, or else of this name in other letters: Dapr reads both, and some write `Status`. One
-    that is null says nothing, as there."""
+    """The object's member of this name or, if there is none, of this name in other letters: Dapr reads both, and some
+    applications write `Status`. As in Dapr, null counts as missing."""
     said = {other: value for other, value in told.items() if value is not None}
     if name in said:
         return said[name]
@@ -112,7 +112,7 @@ def _is_2xx(http_status: int) -> bool:
 
 
 def _without_body(http_status: int) -> Answer:
-    """What an answer means whose body is not read: for its code, or as it is too long."""
+    """The answer if the body does not count: because of the code, or because the body is too long."""
     if http_status == 404:
         return NO_ROUTE
     if _is_2xx(http_status):

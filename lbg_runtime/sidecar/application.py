@@ -1,4 +1,4 @@
-"""The application as the sidecar reaches it, over HTTP on TCP or a Unix socket."""
+"""The application as the sidecar sees it: reached over HTTP, on TCP or a Unix socket."""
 
 import asyncio
 import os
@@ -24,19 +24,21 @@ TOKEN_HEADER = "dapr-api-token"  # noqa: S105 - the header's name
 SUBSCRIBE_PATH = "/dapr/subscribe"
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""The most that is read of an answer; the contract needs some twenty bytes for an event."""
+"""The longest answer that is read; Dapr's contract needs some twenty bytes for an event."""
 
 PROBE_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
-"""Half of the time for an answer if that is less: what could not be sent in time must not pass for unanswered."""
+"""The longest time to connect. Half of the time for an answer if that is less, so that an event that could not be sent
+does not count as unanswered."""
 
 NO_CONNECTION = "no connection in time"
 
 KEEP_ALIVE_S = 4.0
-"""Shorter than servers commonly allow: a connection that closes while a request is on its way costs an attempt."""
+"""How long an idle connection is kept. Shorter than servers commonly allow, as a connection that closes while a request
+is on its way costs an attempt."""
 
 _COPIED_BYTES = 256 * 1024
-"""Longer bodies are written in pieces; written whole, they would hold up the loop."""
+"""Longer bodies are written in pieces, as they would hold up the loop if written whole."""
 
 
 class ApplicationUnreachable(LbgError):
@@ -50,7 +52,7 @@ class ApplicationUnreachable(LbgError):
 
 
 class ApplicationFailed(LbgError):
-    """There was no answer, or none that ends the event; it may have been handled all the same."""
+    """There was no answer, or none that ends the event; the event may have been handled all the same."""
 
     retriable = True
 
@@ -60,7 +62,7 @@ class ApplicationFailed(LbgError):
 
 
 class NotSent(LbgError):
-    """Nothing was sent, as it was not wanted any more when there was a connection for it."""
+    """Nothing was sent: when there was a connection for it, it was no longer wanted."""
 
     def __init__(self) -> None:
         super().__init__("the request was taken back")
@@ -77,12 +79,12 @@ MaySend = Callable[[], bool]
 
 
 def always() -> bool:
-    """A `MaySend` for what is wanted in any case."""
+    """A `MaySend` for requests that are wanted in any case."""
     return True
 
 
 _MAY_SEND: ContextVar[MaySend] = ContextVar("_MAY_SEND", default=always)
-"""Of the request for which a connection is asked."""
+"""The `MaySend` of the request for which a connection is being obtained."""
 
 
 class Application(Protocol):
@@ -91,7 +93,8 @@ class Application(Protocol):
     async def post(self, route: str, headers: Mapping[str, str], body: bytes, may_send: MaySend = always) -> Response:
         """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Hangs up if cancelled.
 
-        `may_send` is asked when there is a connection, right before the request leaves: if not, raises `NotSent`.
+        `may_send` is called when there is a connection, right before the request leaves; if it returns False, this
+        raises `NotSent`.
         """
         ...
 
@@ -100,9 +103,9 @@ class Application(Protocol):
         ...
 
     async def subscriptions(self) -> bytes | None:
-        """What the application says it wants, None if it says nothing; raises as `post` does.
+        """What the application says that it wants; None if it says nothing. Raises what `post` raises.
 
-        404 says nothing; so do 405 and 501 if the settings have subscriptions.
+        404 says nothing; so do 405 and 501, if the settings have subscriptions.
         """
         ...
 
@@ -112,16 +115,17 @@ class Application(Protocol):
 
 
 class _FreshConnections(aiohttp.BaseConnector):
-    """Never lends a connection on which an answer is already waiting: it would be taken for that to the next request.
+    """Never lends a connection on which an answer is already waiting: it would count as the answer to the next request,
+    so that an event is accepted which the application has not even received.
 
-    An event that the application has not even received would count as accepted. The library checks for this only when a
-    connection is given back. Nor does it lend one for what `_MAY_SEND` forbids by now.
+    The library checks for this only when a connection is given back. Nor does this class lend a connection for a
+    request that `_MAY_SEND` forbids by now.
     """
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
-        # Each kept connection comes up only once, and a new one has had no time to receive anything.
+        # This ends: each kept connection comes up only once, and a new one has had no time to receive anything.
         while True:
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is None or not connection.protocol.should_close:
@@ -142,22 +146,23 @@ class _UnixConnector(_FreshConnections, aiohttp.UnixConnector):
 
 
 class HttpApplication:
-    """An `Application`, created on the loop that uses it."""
+    """An `Application` behind HTTP. Made on the loop that uses it."""
 
     def __init__(self, address: str, settings: SidecarSettings, timeout_ms: int) -> None:
-        """`address` is the one in the settings; `timeout_ms` bounds one answer, connecting included.
+        """`address` is that of the settings; `timeout_ms` bounds one answer, with the time to connect.
 
         Raises `ConfigError` if the authorities of `sidecar.tls` cannot be read.
         """
         self._timeout_ms = timeout_ms
         self._health_path = settings.health.path
-        # A server without any GET answers so; it may be left alone only if the settings say what it gets.
+        # 405 and 501 are the answers of a server that has no GET at all. That may be ignored only if the settings say
+        # what the application gets.
         self._says_nothing = {404, 405, 501} if settings.subscriptions else {404}
         path = address.removeprefix("unix:")
         self._tls = settings.tls
         self._trust: ssl.SSLContext | bool = True
         connector: aiohttp.BaseConnector
-        # No limit: there is never more than one request for each runner.
+        # No limit on connections: there is never more than one request for each runner.
         if path != address:
             self._base, self._socket = "http://localhost", path
             connector = _UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
@@ -235,11 +240,11 @@ class HttpApplication:
                 return Response(response.status, response.headers.get("content-type", ""), await _body(response))
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError) and self._trust is trusted:
-                # The application may have another authority by now, and so may the trust store, which is read on the
-                # loop: once for all requests that have failed together.
+                # The application's certificate may be from another authority by now, and that may be in the trust
+                # store. This is read on the loop, so only once for all requests that have failed together.
                 with suppress(ConfigError):
                     self._trust = trust(self._tls, "sidecar.tls")
-            # The error in it says the same as that of a probe.
+            # By the error within, so that the reason is the same as that of a probe.
             raise ApplicationUnreachable(_reason(error.os_error)) from None
         except aiohttp.ConnectionTimeoutError:
             raise ApplicationUnreachable(NO_CONNECTION) from None
@@ -261,18 +266,19 @@ class HttpApplication:
             raise ApplicationUnreachable(NO_CONNECTION) from None
         except (OSError, UnicodeError) as error:
             raise ApplicationUnreachable(_reason(error)) from None
-        # It closes by itself: nothing was written.
+        # Not waited for: it closes by itself, as nothing was written.
         writer.close()
 
 
 @cache
 def _bounds(timeout_ms: int) -> aiohttp.ClientTimeout:
-    # Looking up the name and the handshake of TLS are bounded by it, too.
+    # `connect` also bounds the look-up of the name, and the handshake of TLS.
     return aiohttp.ClientTimeout(total=None, connect=min(CONNECT_TIMEOUT_S, timeout_ms / 2_000))
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes | None:
-    """The body, or None beyond the limit: then the connection is closed, as the rest would pass for the next answer."""
+    """The body, or None if it is too long: then the connection is closed, as the rest would count as the next
+    answer."""
     length = response.content_length
     if length is not None and length <= MAX_ANSWER_BYTES:
         return await response.read()
@@ -289,7 +295,8 @@ async def _body(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def _reason(error: Exception) -> str:
-    """The same for the same cause, whichever loop or library words it: each is one line of the log in an absence."""
+    """The reason in words that are the same for the same cause, on whatever loop: during an absence, each reason is
+    logged once."""
     number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
     if number is not None and number > 0:  # that of the system; resolvers have negative ones
         return f"{type(error).__name__}: {os.strerror(number)}"

@@ -1,8 +1,8 @@
-"""Which waiting events go together in one request; no clock, no I/O.
+"""Decides which waiting events go together in one request; no clock, no I/O.
 
-A lane gives its next event when the one before is answered, so a bulk never has two events of one key, and order needs
-no care here. Any number of full bulks may be under way; one that is not full waits until none is, while more events
-join it, or for as long as the application allows, unless one of its events is in a hurry.
+A lane gives its next event only when the one before is answered, so a bulk never has two events of one key, and order
+needs no care here. Any number of full bulks may be under way. One that is not full waits, while more events join it,
+until none is under way or the application's limit is reached; it does not wait if one of its events is in a hurry.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ BULK_TYPE = "com.dapr.event.sent.bulk"
 
 
 class BulkGathering:
-    """Events are numbers here, assigned by the caller."""
+    """One per subscription. Events are numbers here, assigned by the caller."""
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
         self._since_ms: dict[int, int] = {}
-        """Waiting events in order, each with the time since which it has waited."""
+        """The waiting events in order, each with the time since when it waits."""
         self._hurried: set[int] = set()
-        """Waiting events that wait for no others."""
+        """The waiting events that do not wait for others."""
         self._under_way = 0
 
     def offer(self, number: int, now_ms: int) -> None:
@@ -31,7 +31,7 @@ class BulkGathering:
         self._since_ms[number] = now_ms
 
     def hurry(self, number: int) -> None:
-        """If the event waits, it waits for no others any more: the bulk that it is in is due."""
+        """If the event waits, let it wait for no others any more: the bulk that it is in is due."""
         if number in self._since_ms:
             self._hurried.add(number)
 
@@ -45,7 +45,7 @@ class BulkGathering:
         self._under_way -= 1
 
     def take(self, now_ms: int) -> tuple[int, ...]:
-        """The events to send now in one request, which is then under way; none if it is not time."""
+        """The events to send now in one request, which then counts as under way; none if no bulk is due."""
         waiting = self._since_ms
         deadline_ms = self.deadline_ms
         is_full = len(waiting) >= self._bulk.max_count

@@ -25,22 +25,22 @@ class _Entry(NamedTuple):
     event: Event
     answer: asyncio.Future[Answer]
     gathering: ExitStack
-    """Closed when it is sent: until then its attempt has not begun."""
+    """Closed when the event is sent: until then its attempt has not begun."""
     handling: Handling | None
 
     def is_wanted(self) -> bool:
-        """Whether it was not taken back, and is not to be now."""
+        """Whether the event was not taken back, and need not be taken back now."""
         return not self.answer.done() and may_begin(self.handling)
 
 
 _HEADERS = {"content-type": "application/json"}
 
 _TOO_LARGE = 413
-"""What the application's server answers to a body that is larger than it takes."""
+"""The HTTP status of a server for a body that is larger than it takes."""
 
 
 class BulkSender:
-    """Called from the member's runners."""
+    """One per subscription with bulks. Called from the member's runners."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class BulkSender:
         gate: Gate,
         turns: BatchTurns,
     ) -> None:
-        """`gate`: while it is closed, nothing is sent. `turns` know which flow handles wait for what waits here."""
+        """While `gate` is closed, nothing is sent. `turns` says for which flow handles nothing may wait here."""
         self._application = application
         self._subscription = subscription
         self._spawn = spawn
@@ -71,7 +71,8 @@ class BulkSender:
         with ExitStack() as gathering:
             gathering.enter_context(attempt_put_off())
             if not self._waiting:
-                # Not for as long as it lives: nobody says when the application asks for such bulks no more.
+                # Only while something waits here: nobody tells this object when the application wants no such bulks any
+                # more.
                 self._turns.join(self._look)
             self._waiting[number] = _Entry(event, answer, gathering, CURRENT_HANDLING.get(None))
             self._gathering.offer(number, now_ms())
@@ -93,7 +94,7 @@ class BulkSender:
                 self._arm()
 
     def _arm(self) -> None:
-        """Send in the next turn of the loop, so that events that come in this one go along."""
+        """Send in the next turn of the loop, so that events that come in this turn go along."""
         if not self._is_armed:
             self._is_armed = True
             asyncio.get_running_loop().call_soon(self._send_due)
@@ -102,7 +103,7 @@ class BulkSender:
         self._is_armed = False
         for number, entry in self._waiting.items():
             if entry.answer.done():
-                # Taken back in this turn of the loop: whoever waits for it is yet to be woken.
+                # It was taken back in this turn of the loop, and the task that waits for it is yet to be woken.
                 self._gathering.withdraw(number)
         while numbers := self._gathering.take(now_ms()):
             if not self._gate.is_open:
@@ -122,8 +123,8 @@ class BulkSender:
             self._arm()
 
     def _begun(self, numbers: Iterable[int]) -> dict[str, _Entry]:
-        """Begin the attempts of those that were not taken back, and of which it does not turn out now that they must
-        not begin any more: the process may have been stopped since their bulk was made."""
+        """Begin the attempts of these events, and return those that have begun. Not among them are events that were
+        taken back, or must not begin any more, as when the process was stopped since the bulk was made."""
         entries: dict[str, _Entry] = {}
         for number in numbers:
             entry = self._waiting.get(number)
@@ -134,7 +135,7 @@ class BulkSender:
         return entries
 
     async def _post_left(self, entries: dict[str, _Entry]) -> None:
-        """Send those of them that were not taken back meanwhile."""
+        """Send these events, without those that were taken back meanwhile."""
         if left := {number: entry for number, entry in entries.items() if entry.is_wanted()}:
             await self._post(left)
 
@@ -149,7 +150,7 @@ class BulkSender:
             body = bulk_body(self._subscription, str(uuid4()), events)
             response = await self._application.post(self._subscription.route, _HEADERS, body, are_wanted)
             if response.status == _TOO_LARGE and len(entries) > 1:
-                # Tried again together, all of them would fail until their attempts end.
+                # If they were tried again together, all would fail until their attempts end.
                 numbers = list(entries)
                 for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
                     await self._post_left({each: entries[each] for each in half})
@@ -158,7 +159,7 @@ class BulkSender:
         except NotSent:
             await self._post_left(entries)
             return
-        except Exception as error:  # noqa: BLE001 - it is that of each event, as if it had been sent alone
+        except Exception as error:  # noqa: BLE001 - each event gets it, as if it had been sent alone
             failure = error
         for entry_id, entry in entries.items():
             if entry.answer.done():

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counts:
-    """Counted on the member's loop."""
+    """Written and read on the member's loop."""
 
     accepted: int = 0
     """Events that the application took."""
     dropped: int = 0
-    """Events dropped because of its answer."""
+    """Events dropped because of the application's answer."""
     failed: int = 0
-    """Attempts that are to be followed by another."""
+    """Attempts that failed, so that another follows."""
     published: int = 0
     """Messages from the application that the broker confirmed."""
     unpublished: int = 0

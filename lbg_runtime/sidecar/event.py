@@ -1,7 +1,7 @@
-"""A message as a CloudEvents 1.0 event, in one JSON object or as headers and body, and what the runtime adds to it.
+"""Turns a message into a CloudEvents 1.0 event, as one JSON object or as headers and body, with what the runtime adds.
 
-Attributes travel on the broker as user properties `ce_<name>`, the data as the payload, so that an event that the
-application publishes comes out as it went in, and any other member can read the payload.
+On the broker, attributes are user properties `ce_<name>`, and the data is the payload. So an event that an application
+publishes comes out as it went in, and any other member can read the payload.
 """
 
 import base64
@@ -33,7 +33,7 @@ _TEXT_TYPE = "text/plain"
 _JSON_TYPE = "application/json"
 
 EVENT_TYPE = "com.dapr.event.sent"
-"""For messages that name none: the type that applications for Dapr know."""
+"""The type of an event whose message names none: the one that applications for Dapr know."""
 
 KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
@@ -42,7 +42,8 @@ _NAME = re.compile(r"[a-z0-9]{1,40}")
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
 _REQUIRED_TEXTS = frozenset({"id", "source", "type"})
-"""No event is without them, and in none is one empty: a strict reader would refuse it each time that it comes."""
+"""The attributes that every event has, and that are never empty: a strict reader would refuse such an event each time
+that it comes."""
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
@@ -56,22 +57,22 @@ class Event(NamedTuple):
 
     message: Message
     topic: str
-    """Original, without hash prefix and shard."""
+    """The original topic, without hash prefix and shard."""
     key: str | None
     shard: int | None
     queue: QueueName
     epoch: Epoch
     attempt: int
-    """From 1, in this life of the member."""
+    """The number of the attempt in this life of the member, from 1."""
     redelivered: bool
     event_id: str
-    """For messages without an id of their own."""
+    """The id for a message that has none of its own."""
     source: str
-    """For messages that name none."""
+    """The source for a message that names none."""
 
 
 def facts(event: Event) -> dict[str, str]:
-    """What the runtime knows about the delivery, by header name, as text that a header can carry."""
+    """What the runtime knows about the delivery: texts that a header can carry, by the header's name."""
     told = {
         "lbg-queue": header_text(event.queue),
         "lbg-epoch": str(event.epoch),
@@ -118,11 +119,11 @@ def bulk_entry(event: Event, pubsub_name: str, entry_id: str, *, is_raw: bool) -
 
 
 _LONGEST_KEPT = 500
-"""Characters of a text whose written form is kept: publishers may give attributes of any length."""
+"""The longest text, in characters, whose written form is cached: attributes of publishers may have any length."""
 
 
 def header_text(value: str) -> str:
-    """A text as CloudEvents writes it in a header: `"`, `%` and all but visible ASCII are percent-encoded."""
+    """A text as CloudEvents writes it in a header: `"`, `%` and everything but visible ASCII are percent-encoded."""
     return _kept_text(value) if len(value) <= _LONGEST_KEPT else _written(value)
 
 
@@ -142,7 +143,7 @@ def is_json_type(content_type: str) -> bool:
 
 
 def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | int | bool]:
-    """The user properties that carry these attributes; whatever is not one by name or value is left out."""
+    """The user properties that carry these attributes; without those whose name or value no attribute can have."""
     return {
         f"{ATTRIBUTE_PREFIX}{name}": value
         for name, value in attributes.items()
@@ -151,10 +152,10 @@ def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | in
 
 
 def attribute_headers(attributes: Mapping[str, object]) -> Headers:
-    """The headers that these attributes say, for whoever reads no attributes.
+    """The message's headers that these attributes correspond to, for consumers that read no attributes.
 
-    One that no header can be stays an attribute only: extensions are the publisher's to name, and it may mean another
-    thing by the name.
+    An attribute with a value that the header cannot have stays only an attribute: publishers name extensions, and may
+    mean another thing by the name.
     """
     found = Headers(
         _text(attributes.get(CORRELATION_ATTRIBUTE)),
@@ -166,12 +167,12 @@ def attribute_headers(attributes: Mapping[str, object]) -> Headers:
 
 
 def is_attribute(name: str) -> bool:
-    """Whether a publisher can give an attribute of this name; some are the sidecar's to give."""
+    """Whether a publisher may set an attribute of this name; some are set by the sidecar alone."""
     return name not in _OWN_ATTRIBUTES and _NAME.fullmatch(name) is not None
 
 
 def is_integer(value: int) -> bool:
-    """Whether an attribute can be this number: an integer of an event has 32 bits."""
+    """Whether an attribute can have this number as its value: integers of events have 32 bits."""
     return -(2**31) <= value < 2**31
 
 
@@ -184,9 +185,9 @@ def _as_object(event: Event, pubsub_name: str, is_raw: bool) -> dict[str, object
 
 
 def _data(payload: bytes, content_type: str | None) -> dict[str, object]:
-    """The data and its type, which is guessed from the payload if the publisher has not given it."""
+    """The data and its content type, which is guessed from the payload if the publisher has not given it."""
     if (content_type is None or is_json_type(content_type)) and _is_json(payload):
-        # As it is: numbers keep all their digits.
+        # Inserted as it is, so that numbers keep all their digits.
         return {CONTENT_TYPE_ATTRIBUTE: content_type or _JSON_TYPE, "data": orjson.Fragment(payload)}
     if content_type is None or _is_text_type(content_type):
         text = _text_of(payload)
@@ -216,7 +217,7 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
                 told[attribute] = _as_text(value) or told[attribute]
             elif is_attribute(attribute):
                 told[attribute] = value if isinstance(value, str) or is_integer(value) else str(value)
-    # Replaces whatever the publisher wrote there: an application may book by it, and only this key is kept in order.
+    # Replaces whatever the publisher wrote there: an application may go by it, and only this key is kept in order.
     told.pop(KEY_ATTRIBUTE, None)
     if event.key:
         told[KEY_ATTRIBUTE] = event.key
@@ -230,7 +231,7 @@ def _said_by(headers: Headers) -> dict[str, object]:
     if headers.message_type:
         said[TYPE_ATTRIBUTE] = headers.message_type
     if headers.sequence_number is not None:
-        # As text, whatever it is: it may be too long for an integer of an event.
+        # Always as text, as it may be too large for an integer of an event.
         said[SEQUENCE_ATTRIBUTE] = str(headers.sequence_number)
     if headers.priority is not None:
         said[PRIORITY_ATTRIBUTE] = headers.priority

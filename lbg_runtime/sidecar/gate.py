@@ -15,40 +15,41 @@ from lbg_runtime.sidecar.event import Event
 _log = structlog.get_logger(__name__)
 
 GRACE_S = 1.0
-"""For an application that is away while a queue is given up: more than the time between two probes."""
+"""How long events wait for an application that is away while their queue is given up: more than the time between two
+probes."""
 
 UNABLE_AFTER_S = 10.0
-"""An application that is away for longer leaves its queues to other members; more than a restart commonly takes."""
+"""If the application is away for longer, other members get its queues; more than a restart commonly takes."""
 
 
 class Gate:
     """Closed at first. Used on the member's loop.
 
-    Events wait for as long as the application is away, which is no fault of theirs. If their flow handle is being given
-    up, they wait `GRACE_S` and then go back, as the queue would wait for them until its drain timeout. Those of a
-    handle that is lost are taken back by the runtime, at once.
+    Events wait for as long as the application is away, as that is not their fault. If their flow handle is being given
+    up, they wait `GRACE_S` and then go back; otherwise the queue would wait for them until its drain timeout. If their
+    handle is lost, the runtime takes them back at once.
     """
 
     def __init__(
         self, on_able: Callable[[bool], None], on_open: Callable[[], None], *, others_take_queues: bool = True
     ) -> None:
-        """`on_able`: see `Companion.attend`; not called, and nothing said of it, where no others would take the queues.
-        `on_open` is called whenever the application is found to be there.
+        """`on_able`: see `Companion.attend`; it is not called, and nothing is logged about it, unless
+        `others_take_queues`. `on_open` is called whenever the application is found to be there.
         """
         self._on_able = on_able
         self._others_take_queues = others_take_queues
         self._on_open = on_open
         self._is_open = False
         self.reason = "it has not been heard yet"
-        """Why it is closed, or was last."""
+        """Why it is closed, or was closed last."""
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         """Everything that waits for the application in one way or another, and may go back."""
         self._passing: set[asyncio.Future[None]] = set()
-        """Those of them that wait for the gate to open."""
+        """Whatever of that waits for the gate to open."""
         self._handles = KeptHandles()
         self._grace: asyncio.TimerHandle | None = None
         self._until_unable: asyncio.TimerHandle | None = None
-        """Since the gate was closed, also when the time is over."""
+        """Set when the gate is closed, and kept after the time is over."""
         self._is_able = True
         self._has_ended = False
 
@@ -64,14 +65,15 @@ class Gate:
             self._passing.add(turn)
             try:
                 with self.waiting(turn, event):
-                    # No bound: it is not the message's fault that the application is away.
+                    # No bound: that the application is away is not the message's fault.
                     await turn
             finally:
                 self._passing.discard(turn)
 
     @contextmanager
     def waiting(self, turn: "asyncio.Future[None]", event: Event) -> Iterator[None]:
-        """Hold an event that waits for what only a present application can bring; `turn` may fail with `GivenBack`."""
+        """While the context lasts, the event waits for something that only a present application can bring; `turn` may
+        fail with `GivenBack`."""
         self._waiting[turn] = (event.queue, event.epoch)
         self._look()
         try:
@@ -81,7 +83,7 @@ class Gate:
             del self._waiting[turn]
 
     def open(self) -> None:
-        """The application is there. Idempotent."""
+        """Open the gate: the application is there. Idempotent."""
         self._is_open = True
         self._look()
         if self._until_unable is not None:
@@ -97,7 +99,7 @@ class Gate:
         self._on_open()
 
     def close(self, reason: str) -> None:
-        """The application is away, and why. Idempotent."""
+        """Close the gate: the application is away, for this reason. Idempotent."""
         self._is_open = False
         self.reason = reason
         self._look()
@@ -110,14 +112,14 @@ class Gate:
         self._look()
 
     def end(self) -> None:
-        """The member has left: report nothing more, also if the application goes only now."""
+        """Report nothing more, even if the application goes only now: the member has left."""
         self._has_ended = True
         for timer in (self._grace, self._until_unable):
             if timer is not None:
                 timer.cancel()
 
     def _look(self) -> None:
-        """Run the grace timer for as long as the gate is closed to an event of a handle that is given up or gone."""
+        """Start or stop the grace timer: it runs while an event of a handle that is given up or gone waits here."""
         is_closed = not self._is_open and not self._has_ended
         is_needed = is_closed and any(self._handles.is_given_up(handle) for handle in self._waiting.values())
         if is_needed and self._grace is None:

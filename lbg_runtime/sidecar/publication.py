@@ -29,28 +29,29 @@ DAPR_KEY_PARAMETER = "metadata.partitionKey"
 RAW_PARAMETER = "metadata.rawPayload"
 
 MAX_ATTRIBUTES = 1_000
-"""Of one event: each costs several steps on the member's event loop, and a body of `max_body_kb` can have many."""
+"""The most attributes of one event: each costs several steps on the member's event loop, and a body of `max_body_kb`
+can have many."""
 
 _BINARY_PREFIX = "ce-"
 
 _TOKEN = re.compile(r"[^\s,:]")
-"""Where a member's name, its value or the end of the object begins, in text known to be JSON."""
+"""Finds the next place where a member's name, its value or the end of the object begins, in text known to be JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What to give to the publisher."""
+    """The arguments for the publisher."""
 
     payload: bytes
     properties: Mapping[str, str | int | bool]
-    """Attributes of an event, and the context of the trace that the request or else the event belongs to."""
+    """The attributes of an event, and the trace context of the request or, if that has none, of the event."""
     key: str | None
-    """None if the group's own rule is to find it."""
+    """The key that was given; None if the rule of the group must find it."""
     headers: MessageHeaders
 
 
 def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publication:
-    """Read a request, whose query is text. Raises `UserError` for an invalid event."""
+    """Read a request. The query must be text. Raises `UserError` for an invalid event."""
     content_type = headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     attributes: dict[str, object] = {}
@@ -71,7 +72,7 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
     for name, value in attributes.items():
         _check_attribute(name, value)
     key = _key(headers, query, attributes)
-    # A `tracestate` may come in several headers. Two of `traceparent` are no context.
+    # A `tracestate` may come in several headers. Two headers `traceparent` become an invalid one, which is ignored.
     of_request = {name: ",".join(headers.getlist(name)) for name in TRACE_CONTEXT}
     properties = attribute_properties(attributes) | (trace_context(of_request) or trace_context(attributes))
     return Publication(payload, properties, key, attribute_headers(attributes))
@@ -90,7 +91,7 @@ def _check_attribute(name: str, value: object) -> None:
 
 
 def _key(headers: Headers, query: QueryParams, attributes: Mapping[str, object]) -> str | None:
-    """The given key; raises `UserError` for two different ones, whether in the event or outside it."""
+    """The key that was given in the event or beside it; raises `UserError` for two different keys."""
     named = attributes.get(KEY_ATTRIBUTE)
     if not (named is None or isinstance(named, str)):
         raise UserError(f"attribute {KEY_ATTRIBUTE}", "no text", "the key, as a text")
@@ -98,7 +99,7 @@ def _key(headers: Headers, query: QueryParams, attributes: Mapping[str, object])
     if not named:
         return given
     if given is not None and given != named:
-        # Members are told the key by which the message is kept in order, so the event would come out changed.
+        # Members put the key by which a message is kept in order into its event, so this one would come out changed.
         raise UserError(f"attribute {KEY_ATTRIBUTE}", ascii(named)[:80], "the same key as is given beside the event")
     return named
 
@@ -110,14 +111,15 @@ def _key_beside(headers: Headers, query: QueryParams) -> str | None:
     if len(given) > 1:
         raise UserError("key", "two different ones", "one, wherever it is given")
     if "" in given:
-        # Mostly a variable that was not set. All such messages would be one key, and no event can say it: CloudEvents
-        # has no empty `partitionkey`.
+        # Mostly this is a variable that was not set. All such messages would have one key, and no event could say it,
+        # as CloudEvents has no empty `partitionkey`.
         raise UserError("key", "an empty one", "the key; without it, that of group.key")
     return next(iter(given), None)
 
 
 def _header_text(name: str, value: str) -> str:
-    """The text that `header_text` encoded; raw UTF-8 in a header would be read as a different text than was meant."""
+    """The text that `header_text` has encoded; raises `UserError` for raw UTF-8, which would be read as another text
+    than was meant."""
     try:
         if value.isascii():
             return unquote(value, errors="strict")
@@ -131,14 +133,14 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
         text = body.decode(json.detect_encoding(body))
         if is_nested_too_deep(text):
             raise UserError("body", "nested too deeply", f"at most {MAX_NESTING} levels")
-        # Not orjson, which turns integers too long for a machine word into floats.
+        # Not with orjson, which turns integers too long for a machine word into floats.
         told = _READER.decode(text)
         written = _data_text(text) if isinstance(told, dict) else ""
     except ValueError:
         raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
         raise UserError("body", "no event", 'a JSON object with "specversion": "1.0"')
-    # More digits than these are too many for an attribute, whatever they are.
+    # An integer with more digits than these is too large for an attribute anyway.
     told = {name: int(value[:20]) if isinstance(value, bytes) else value for name, value in told.items()}
     encoded = told.pop("data_base64", None)
     data = told.pop("data", None)
@@ -155,11 +157,10 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
 
 
 def _data_text(text: str) -> str:
-    """The value of an event's `data` as it is written, the last one if there are several; the text has been parsed
-    before.
+    """The text of an event's `data` as it was written, the last one if there are several; `text` is known to be JSON.
 
-    Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear. Raises
-    `UserError` for more members beside the data than an event may have attributes, repeated ones counted.
+    To decode and encode it would not give the same text: numbers lose digits, and repeated names disappear. Raises
+    `UserError` if there are more members beside the data, repeated ones counted, than an event may have attributes.
     """
     found = ""
     count = 0
@@ -188,7 +189,8 @@ def _refuse_constant(name: str) -> None:
 _DATA_MEMBERS = ("data", "data_base64")
 
 _READER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str.encode)
-"""Leaves integers as bytes: they may have more digits than Python converts to a number. Those in the data stay text."""
+"""Reads integers as bytes, as they may have more digits than Python converts to a number. The data itself is not used:
+its text is kept."""
 
 
 def _encoded(text: str) -> bytes:

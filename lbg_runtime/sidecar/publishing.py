@@ -1,4 +1,4 @@
-"""The publisher behind what the application publishes, made when it does so for the first time."""
+"""The publisher for what the application publishes, made when it publishes for the first time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,15 @@ from lbg_runtime.publisher.opening import publisher_of
 from lbg_runtime.runtime.session import Session
 
 LAST_CONFIRMS_MS = 5_000
-"""For the confirms of what the application published last, when the member leaves."""
+"""How long to wait, when the member leaves, for the confirms of what the application published last."""
 
 
 class ApplicationPublisher:
-    """Used on the member's loop. A member with a journal writes a ledger beside it.
+    """Used on the member's loop. If the member has a journal, a ledger is written beside it.
 
-    Not before the first message: the ledger of a process that was killed makes the validator's verdict unknown, also if
-    nothing was published. Not later than that: what the broker confirmed before there is a ledger could be lost unseen.
+    The ledger begins with the first message. Not before that, because the ledger of a process that was killed makes the
+    validator's verdict unknown, even if nothing was published. Not later, because messages that were confirmed before
+    there is a ledger could be lost unnoticed.
     """
 
     def __init__(self, settings: Settings, session: Session, changed: Callable[[], tuple[Difference, ...]]) -> None:
@@ -31,7 +32,8 @@ class ApplicationPublisher:
     def get(self) -> HashedPublisher:
         """The publisher; call it for each message.
 
-        Raises `UserError` if its ledger cannot be begun, and while keys would go elsewhere by the settings stored now.
+        Raises `UserError` if its ledger cannot be begun, and while keys would go elsewhere by the settings that are
+        stored now.
         """
         for each in self._changed():
             raise each.as_error()
@@ -44,6 +46,6 @@ class ApplicationPublisher:
         return self._publisher
 
     async def close(self) -> None:
-        """Wait for what is unconfirmed, for `LAST_CONFIRMS_MS` at most."""
+        """Close the publisher, and wait for unconfirmed messages for `LAST_CONFIRMS_MS` at most."""
         if self._publisher is not None:
             await self._publisher.close(LAST_CONFIRMS_MS)

@@ -1,4 +1,4 @@
-"""Events for an application that pulls: each on the stream with the most room, until it is settled."""
+"""Gives events to an application that pulls: each goes to the stream with the most room, and is open until settled."""
 
 import asyncio
 import secrets
@@ -22,7 +22,7 @@ from lbg_runtime.sidecar.subscriptions import PUBSUB_NAME
 _log = structlog.get_logger(__name__)
 
 QUIET_S = 10.0
-"""After this long without an event, an empty line is sent, so that each side finds out if the other is gone."""
+"""If there was no event for so long, an empty line is sent, so that each side finds out if the other is gone."""
 
 
 class PulledEvents:
@@ -34,7 +34,7 @@ class PulledEvents:
         self._timeout_ms = timeout_ms
         self._streams = Streams(secrets.token_hex(4))
         self._outboxes: dict[int, _Outbox] = {}
-        """By number of the stream."""
+        """The outboxes of the streams, by number of the stream."""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Deliveries that wait for room, in order."""
@@ -52,10 +52,11 @@ class PulledEvents:
             with ExitStack() as waits, suppress(TimeoutError):
                 waits.enter_context(attempt_put_off())
                 outbox.put(event_id, _Unread(_line(event_id, event), waits))
-                # Also while nobody reads: the reader may be frozen.
+                # The time runs also while nobody reads, as the reader may be frozen.
                 async with asyncio.timeout(self._timeout_ms / 1_000):
                     await answer
-            # Also after the time-out: it may have been settled in the same turn of the loop, and told so.
+            # Not just because of the timeout: the event may have been settled in the same turn of the loop, and its
+            # reader was told so.
             stream.is_overdue = answer.cancelled()
             if stream.is_overdue:
                 raise ApplicationFailed(f"not settled within {self._timeout_ms} ms")
@@ -69,7 +70,8 @@ class PulledEvents:
     # -- what the routes call
 
     async def stream(self, capacity: int) -> AsyncGenerator[bytes]:
-        """The lines of a new stream, until its reader goes or the sidecar ends; the events open on it then fail."""
+        """The lines of a new stream, until its reader goes or the sidecar ends; events that are open on it then
+        fail."""
         if self.closed.is_set():
             return
         stream = self._streams.open(capacity)
@@ -103,7 +105,7 @@ class PulledEvents:
     # -- streams
 
     async def _room(self, event: Event) -> tuple[Stream, str]:
-        """Get a place on a stream; waits in order for as long as there is none. Raises `GivenBack`."""
+        """Get a place on a stream; while there is none, wait in line. Raises `GivenBack`."""
         while True:
             if not self._waiting and (given := self._streams.give()) is not None:
                 return given
@@ -126,8 +128,8 @@ class PulledEvents:
             raise
 
     def _wake(self) -> None:
-        # The first alone, which wakes the next; and it stays in line until it takes its room, as whoever comes before
-        # that would take it, again and again.
+        # Only the first, which then wakes the next. It stays in line until it takes its room: otherwise a delivery that
+        # comes before that would take the room, again and again.
         if self._waiting and self._streams.has_room and not self._waiting[0].done():
             self._waiting[0].set_result(None)
 
@@ -146,11 +148,11 @@ class PulledEvents:
 class _Unread(NamedTuple):
     line: bytes
     waits: ExitStack
-    """Closed when it is sent: until then its event goes back with its flow."""
+    """Closed when the line is sent: until then its event goes back if its flow is given up or lost."""
 
 
 class _Outbox:
-    """What is to be sent on one stream; nothing of an event that is taken back in time."""
+    """The lines to be sent on one stream; the line of an event that is taken back in time is not sent."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Unread] = {}
@@ -158,12 +160,12 @@ class _Outbox:
         self._is_ended = False
 
     def put(self, event_id: str, unread: _Unread) -> None:
-        """Send its line after those before it."""
+        """Have the event's line sent, after the earlier ones."""
         self._lines[event_id] = unread
         self._has_news.set()
 
     def withdraw(self, event_id: str) -> None:
-        """Do not send its line, if it has not been sent yet."""
+        """Do not send the event's line, unless it was sent already."""
         self._lines.pop(event_id, None)
 
     def end(self) -> None:
@@ -176,7 +178,7 @@ class _Outbox:
         while not self._is_ended:
             while self._lines:
                 unread = self._lines.pop(next(iter(self._lines)))
-                # Not if it turns out now that it must not begin any more.
+                # The line is not sent if it turns out now that its attempt must not begin any more.
                 with suppress(asyncio.CancelledError):
                     unread.waits.close()
                     return unread.line

@@ -1,4 +1,5 @@
-"""Streams on which an application without a port takes its events, and what is open on each; no clock, no I/O."""
+"""The streams on which an application without a port takes its events, and the events that are open on each; no clock,
+no I/O."""
 
 from dataclasses import dataclass, field
 
@@ -16,16 +17,18 @@ class Stream:
 
     number: int
     capacity: int
-    """Events that the application wants to have at a time."""
+    """How many events the application wants to have open at a time."""
     open_ids: set[str] = field(default_factory=set)
-    """Given out on it and not settled."""
+    """The events that were given out on it and are not settled."""
     given: int = 0
     is_overdue: bool = False
-    """Something given out on it was not settled in time, and nothing has been since: its reader may be frozen."""
+    """Whether an event that was given out on it was not settled in time, and none was settled since: its reader may be
+    frozen."""
 
     @property
     def room(self) -> int:
-        """How many more events it may be given now; if it is overdue, one at a time shows whether it still is."""
+        """How many more events it may be given now. If it is overdue, one at a time, which shows whether it still
+        is."""
         return (1 if self.is_overdue else self.capacity) - len(self.open_ids)
 
 
@@ -33,7 +36,8 @@ class Streams:
     """Decides which stream gets the next event, and knows to which one an event id belongs."""
 
     def __init__(self, life: str) -> None:
-        """`life` differs in each life of the sidecar, so a settlement for an event of an earlier one finds none."""
+        """`life` differs in each life of the sidecar, so that a settlement of an event of an earlier life finds no
+        event."""
         self._life = life
         self._streams: dict[int, Stream] = {}
         self._owners: dict[str, Stream] = {}
@@ -59,7 +63,8 @@ class Streams:
         return lost
 
     def give(self) -> tuple[Stream, str] | None:
-        """Open an event on the stream with the most room; return that stream and the event's id, None without room.
+        """Open an event on the stream with the most room; return that stream and the event's id, or None if no stream
+        has room.
 
         A stream that is overdue is given only events that no other has room for.
         """
@@ -74,7 +79,7 @@ class Streams:
         return stream, event_id
 
     def take_back(self, event_id: str) -> None:
-        """The event is settled, or is not waited for any more. Does nothing if the id is not open."""
+        """Close an event: it is settled, or nobody waits for it any more. Does nothing if the id is not open."""
         stream = self._owners.pop(event_id, None)
         if stream is not None:
             stream.open_ids.remove(event_id)
@@ -83,7 +88,7 @@ class Streams:
 def read_settlements(body: bytes) -> list[tuple[str, Answer]]:
     """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for anything else.
 
-    A status is one of the three words: an application that says another one would get its event again without end.
+    A status must be one of the three words: with another one, the application would get its event again without end.
     """
     expected = '{"id": ..., "status": "SUCCESS" | "RETRY" | "DROP"}, or a list of such'
     try:

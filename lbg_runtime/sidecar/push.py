@@ -1,4 +1,4 @@
-"""Events for an application that listens: posted to the routes it has named, as long as it is there."""
+"""Gives events to an application that listens: they are posted to the routes it has named, as long as it is there."""
 
 import asyncio
 from contextlib import suppress
@@ -32,10 +32,11 @@ from lbg_runtime.sidecar.subscriptions import (
 _log = structlog.get_logger(__name__)
 
 ASKED_AGAIN_EVERY_MS = 100
-"""On account of events, the application is asked what it wants at most this often; those in between wait for it."""
+"""How often the application is asked again at most, because of events, what it wants; events in between wait for
+that."""
 
 REASONS_TOLD = 10
-"""In one absence; what an application answers may be new each time."""
+"""How many reasons are logged in one absence: what an application answers may be different each time."""
 
 
 class PushedEvents:
@@ -47,18 +48,18 @@ class PushedEvents:
         self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
         self._gate = gate
         self._look = asyncio.Event()
-        """Set when the health, and so its deadline, has changed, or when there are doubts."""
+        """Set when the health, and with it the deadline, has changed, or when there are doubts."""
         self._doubts: list[asyncio.Future[None]] = []
-        """Deliveries that wait until the application has said again what it wants."""
+        """The deliveries that wait until the application has said again what it wants."""
         self._may_ask_ms = now_ms()
-        """The earliest time at which it may be asked on their account."""
+        """The earliest time at which the application may be asked because of them."""
         self._subscriptions = Subscriptions(())
         self._proven_routes: set[str] = set()
-        """Routes that have taken an event since the application came: it has them."""
+        """Routes that have taken an event since the application came: it is known to have them."""
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._told: set[str] = set()
-        """Why the application is away, as far as it is logged: each reason once in an absence."""
+        """The reasons for the present absence that were logged, each once."""
 
     # -- Receiver
 
@@ -66,9 +67,9 @@ class PushedEvents:
         """See `Receiver.deliver`.
 
         Before an event is dropped because its route is unknown, or fails because it has none, the application is asked
-        again what it wants: it may have been restarted unnoticed. What it said before the event came back says nothing
-        about that, so a new answer is waited for. Routes of the settings are not its to name: that one of them is
-        unknown drops an event only if the application is known to have it.
+        again what it wants, as it may have been restarted unnoticed. Only an answer to a question that was asked after
+        the event came back counts. The application does not name the routes of the settings: if one of these is
+        unknown, the event is dropped only if the application is known to have that route.
         """
         is_sent_anew = False
         while True:
@@ -94,7 +95,7 @@ class PushedEvents:
                     raise EventUnwanted(event.topic, self._subscriptions.topics)
                 return NO_ROUTE
             if is_sent_anew:
-                # Only once in an attempt, so that there is a backoff between all further ones.
+                # Asked only once in an attempt, so that there is a backoff between all further questions.
                 raise ApplicationFailed("its subscriptions change from answer to answer")
             is_sent_anew = True
 
@@ -103,7 +104,7 @@ class PushedEvents:
         async with asyncio.TaskGroup() as self._tasks:
             while True:
                 self._look.clear()
-                # Doubts that come up during a probe are for the next one: its answer may already have been on its way.
+                # Doubts that come up during a probe wait for the next one: the answer may have been on its way already.
                 with suppress(TimeoutError):
                     async with asyncio.timeout((self._probe_ms() - now_ms()) / 1_000):
                         await self._look.wait()
@@ -161,9 +162,9 @@ class PushedEvents:
         self._doubts.append(doubt)
         self._look.set()
         try:
-            # Meanwhile the event is with nobody: it goes back if its flow is lost.
+            # Meanwhile the event is with nobody, so it goes back if its flow is lost.
             with attempt_put_off():
-                # Bounded by the time for two probes with their answers, and the time between them; `run` ends after all
+                # Bounded by two probes with their answers, and the time between them; `run` ends only after all
                 # deliveries.
                 await doubt
         except SubscriptionsRefused as error:
@@ -175,7 +176,7 @@ class PushedEvents:
         try:
             await self._application.probe()
             if doubts or self._health.is_in_doubt:
-                # It may be a different process now, with other wishes.
+                # It may be another process now, which wants other events.
                 await self._ask_subscriptions()
         except (ApplicationUnreachable, ApplicationFailed, SubscriptionsRefused) as error:
             failure = error
@@ -184,7 +185,7 @@ class PushedEvents:
             self._health.probe_passed(now_ms())
         self._follow(failure)
         if doubts:
-            # Otherwise an application that drops much by 404 would be asked for each event that it drops.
+            # Otherwise an application that drops many events by 404 would be asked for each of them.
             self._may_ask_ms = now_ms() + ASKED_AGAIN_EVERY_MS
         for doubt in doubts:
             if doubt.done():
@@ -206,12 +207,12 @@ class PushedEvents:
             _log.warning("subscription_remark", remark=remark)
         _log.info("subscriptions_read", topics=[each.topic for each in found])
         self._subscriptions = Subscriptions(found)
-        # What another still sends, or waits in it, is answered all the same.
+        # Events that another sender still sends, or that wait in it, are answered all the same.
         self._bulk_senders = {asked: sender for asked, sender in self._bulk_senders.items() if asked in found}
 
     def _not_reached(self, error: ApplicationUnreachable) -> None:
         if self._health.not_reached(now_ms()):
-            # It has nothing to do with the event in whose context this was found: that is not to be in the log.
+            # In a fresh context, so that the log does not show the event in whose context this was found.
             Context().run(self._follow, error)
             self._look.set()
 
@@ -223,10 +224,10 @@ class PushedEvents:
             self._told.clear()
             self._gate.open()
             return
-        # What it failed at here is no event.
+        # The reason alone: the text of the error speaks of an event, and here the application failed at something else.
         reason = error.reason if isinstance(error, ApplicationFailed) else str(error)
         self._gate.close(reason)
-        # What comes back may be another program.
+        # The application that comes back may be another program.
         self._proven_routes.clear()
         if reason not in self._told and len(self._told) < REASONS_TOLD:
             self._told.add(reason)

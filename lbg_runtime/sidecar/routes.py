@@ -26,17 +26,18 @@ from lbg_runtime.status.access import as_json, number_of, text_of
 from lbg_runtime.status.routes import refuse_value
 
 BODY_WITHIN_S = 30.0
-"""For a request to arrive complete."""
+"""How long a request may take to arrive completely."""
 CONFIRM_WITHIN_S = 30.0
-"""For room to send and the broker's confirm; later, a message that was sent is not lost, but the application is told
-that its fate is unknown."""
+"""How long to wait for room to send and the broker's confirm. After that, a message that was sent is not lost, but the
+application is told that its fate is unknown."""
 
 DEFAULT_OPEN = 16
 MAX_OPEN = 1_000
-"""Events that a stream may have open."""
+"""The most events that a stream may have open."""
 
 LAST_LINES_S = 0.5
-"""For clients to read the end of their stream when the member leaves; less than the server gives to all requests."""
+"""How long clients have to read the end of their stream when the member leaves; less than the server allows for all
+requests."""
 
 _DAPR_ERROR = "ERR_PUBSUB_PUBLISH_MESSAGE"
 
@@ -44,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SidecarRoutes:
-    """Answers on the member's loop."""
+    """The routes of one sidecar; answers on the member's loop."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class SidecarRoutes:
         counts: Counts,
         max_body_bytes: int,
     ) -> None:
-        """`publisher` raises `UserError` if there is none now. `pulled` is None if events are posted to the
-        application.
+        """`publisher` returns the publisher, or raises `UserError` if there is none now. `pulled` is None if events are
+        posted to the application.
         """
         self._publisher = publisher
         self._gate = gate
@@ -74,7 +75,7 @@ class SidecarRoutes:
             Route("/v1.0/healthz/outbound", _healthy),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: refuse_value})
-        # A topic may end in a slash; the one without it is not the one that was asked for.
+        # No redirects: a topic may end in a slash, and without that it would be another topic.
         app.router.redirect_slashes = False
         return app
 
@@ -94,7 +95,8 @@ class SidecarRoutes:
         return as_json({"errorCode": _DAPR_ERROR, "message": published[2]}, 500)
 
     async def _send(self, request: Request) -> Confirmation | tuple[int, str, str]:
-        """The confirm; or an HTTP status, the message's fate, and the reason."""
+        """Publish the message of a request; return the confirm, or an HTTP status, the message's fate, and the
+        reason."""
         text_of("topic", request.scope["raw_path"])
         text_of("query", request.scope["query_string"])
         topic = request.path_params["topic"]
@@ -102,7 +104,7 @@ class SidecarRoutes:
         try:
             publisher = self._publisher()
         except UserError as error:
-            # The application's request is not what is wrong.
+            # An error, but not one of the application's request.
             self._counts.unpublished += 1
             return 503, "refused", str(error)
         sent: asyncio.Future[Confirmation] | None = None
@@ -156,7 +158,7 @@ class SidecarRoutes:
         """The whole body; raises `HTTPException` if it is compressed or too large, or does not arrive."""
         encodings = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
         if {each.strip() for each in encodings} - {"", "identity"}:
-            # A message has no place to say that it is compressed, so its readers would not know.
+            # A message cannot say that it is compressed, so its readers would not know.
             raise HTTPException(415, "a body with a Content-Encoding; expected one that is not compressed")
         length = request.headers.get("content-length", "")
         is_too_long = (
@@ -164,7 +166,7 @@ class SidecarRoutes:
         )
         try:
             async with asyncio.timeout(BODY_WITHIN_S):
-                # Not read if its length says that it is too large.
+                # The body is not read if its declared length is too large.
                 body = None if is_too_long else await _read(request, self._max_body_bytes)
         except TimeoutError:
             raise HTTPException(408, f"no whole body within {BODY_WITHIN_S:g} s") from None
@@ -178,10 +180,10 @@ class SidecarRoutes:
 
 
 class EventStream(Response):
-    """Lines as they come, until they end or the client goes, which ends them at once."""
+    """A response of lines as they come, until they end; or until the client goes, which ends them at once."""
 
     def __init__(self, lines: AsyncGenerator[bytes], closed: asyncio.Event) -> None:
-        """`lines` end soon after `closed` is set; a client that does not read is then abandoned."""
+        """`lines` must end soon after `closed` is set; a client that does not read them then is abandoned."""
         super().__init__(media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._lines = lines
@@ -192,7 +194,7 @@ class EventStream(Response):
             tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
             tasks.start_soon(self._until_closed, tasks.cancel_scope)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # So that the client sees the stream begin, however late the first event comes.
+            # An empty line, so that the client sees the stream begin, however late the first event comes.
             await send({"type": "http.response.body", "body": b"\n", "more_body": True})
             async with aclosing(self._lines) as lines:
                 async for line in lines:
@@ -206,7 +208,8 @@ class EventStream(Response):
         scope.cancel()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        """Give up a line that nobody reads; the server would cancel it later, and take that for a failure."""
+        """After the end, give up a line that nobody reads: otherwise the server would cancel it later, and log that as
+        a failure."""
         await self._closed.wait()
         await anyio.sleep(LAST_LINES_S)
         scope.cancel()
@@ -230,7 +233,7 @@ async def _healthy(_: Request) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "not answered")
     if status == 405 and isinstance(error, HTTPException) and error.headers is not None:
-        # The framework has them in no order.
+        # Sorted, as the framework gives them in any order.
         allowed = ", ".join(sorted(error.headers["Allow"].split(", ")))
         return as_json({"error": f"{request.method}; expected {allowed}"}, status, {"Allow": allowed})
     return as_json({"error": "there is no such route" if status == 404 else detail}, status)

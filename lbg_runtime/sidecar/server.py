@@ -1,4 +1,4 @@
-"""The sidecar's own port, on the member's loop: what is published goes out through the member's session."""
+"""The server on the sidecar's own port. It runs on the member's loop, as it publishes through the member's session."""
 
 from typing import Self
 
@@ -12,13 +12,15 @@ from lbg_runtime.status.serving import LoopServer, QuietServer
 _log = structlog.get_logger(__name__)
 
 LAST_ANSWERS_S = 2
-"""For requests under way when the member leaves."""
+"""How long requests may take that are under way when the member leaves."""
 
 
 class SidecarConnection(connections.BoundedConnection):
-    """One without a request gives way; if all have one, the newest is told that the service is not available.
+    """If there are too many connections, one without a request gives way; if all have one, the newest is told that the
+    service is not available.
 
-    Otherwise messages being published would have an unknown fate, and pulled events would come again.
+    If one with a request gave way, a message being published would have an unknown fate, or pulled events would come
+    again.
     """
 
     keeps_work = True
@@ -28,7 +30,7 @@ class SidecarServer(LoopServer):
     """Serves while its context lasts."""
 
     def __init__(self, app: ASGIApp, address: ListenAddress) -> None:
-        # uvicorn refuses at the number itself, so this is more than are left once one has given way.
+        # uvicorn refuses from this number on, so it is one more than are left when one has given way.
         limit = connections.MAX_CONNECTIONS + 1
         server = QuietServer(app, SidecarConnection, last_answers_s=LAST_ANSWERS_S, limit_concurrency=limit)
         super().__init__(server, address, "sidecar.listen")

@@ -1,4 +1,4 @@
-"""A member whose handler is an application in another process."""
+"""The sidecar: a member whose handler is an application in another process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -46,9 +46,9 @@ def sidecar_app(
     session: Session | None = None,
     application: Application | None = None,
 ) -> App:
-    """The member described by settings with a section `sidecar`; the other parameters are as for `App`.
+    """The member that settings with a section `sidecar` describe; the other parameters are those of `App`.
 
-    `application` is used, and not closed, instead of the one at `sidecar.application`. Raises as `App` does.
+    `application` is used, and not closed, instead of the one at `sidecar.application`. Raises what `App` raises.
     """
     if settings.sidecar is None:
         raise ConfigError("sidecar", "not set", "a section, as the sidecar is to be started")
@@ -65,16 +65,16 @@ def sidecar_app(
 
 
 class Sidecar:
-    """The `Companion` of one member, and its handlers. Created anywhere, attended once, on the member's loop."""
+    """The `Companion` of one member, and its handlers. Made on any thread; attended once, on the member's loop."""
 
     def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None) -> None:
         """Parameters as for `sidecar_app`; `sidecar` is the section."""
         self.counts = Counts()
         self.shared: dict[str, str] = {}
         self.handlers = Handlers()
-        # One for all topics: which of them the application wants is known only when it has answered, and may change
-        # when it restarts. Answers are timed by the receiver: while a message waits for an application that is away,
-        # its attempt has not begun as the application sees it, and must not end.
+        # One handler for all topics: which topics the application wants is known only when it has answered, and may
+        # change when it restarts. The handler's timeout is as long as possible, and the receiver times the answers:
+        # while a message waits for an application that is away, its attempt has not begun, and must not time out.
         self.handlers.handler(">", timeout=f"{MAX_INTERVAL_MS}ms")(self._handle)
         self._settings = settings
         self._sidecar = sidecar
@@ -93,7 +93,7 @@ class Sidecar:
         """See `Companion.attend`. Raises `ConfigError` if `sidecar.listen` cannot be had."""
         timeout_ms = self._settings.failure.timeout_ms
         publisher = ApplicationPublisher(self._settings, session, changed)
-        # In a cycle, and with a partitioned queue, members tell each other nothing, and the queues stay.
+        # In cycle mode, and with a partitioned queue, members do not talk to each other, so the queues stay.
         talks = self._settings.is_cooperative
         self._gate = gate = Gate(on_able, self._may_begin.set, others_take_queues=talks)
         async with AsyncExitStack() as stack:
@@ -106,7 +106,7 @@ class Sidecar:
             if application is None:
                 self._receiver = pulled = PulledEvents(timeout_ms, gate)
                 await self._serve(stack, publisher, gate, pulled)
-                # Called before the server ends, which waits for its requests.
+                # Closed before the server ends, as that waits for its requests.
                 stack.callback(pulled.close)
                 yield
             else:

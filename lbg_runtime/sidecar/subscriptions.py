@@ -1,4 +1,4 @@
-"""Which route of the application an event goes to: first what the settings say, then what the application asks for."""
+"""Finds the application's route for an event: by the settings first, then by what the application asks for."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DEFAULT_BULK_WAIT_MS = 1_000
 MAX_ROUTES_REMEMBERED = 10_000
 
 PUBSUB_NAME = "pubsub"
-"""In events for subscriptions that name none, as those in the settings, and in pulled events."""
+"""The `pubsubname` in pulled events, and in events for subscriptions that name none, such as those in the settings."""
 
 
 class SubscriptionsRefused(LbgError):
@@ -48,7 +48,7 @@ class Subscription:
     is_raw: bool = False
     bulk: Bulk | None = None
     is_configured: bool = False
-    """Whether it comes from the settings, whatever the application wants."""
+    """Whether it comes from the settings, so that it holds whatever the application wants."""
 
 
 class Subscriptions:
@@ -60,7 +60,7 @@ class Subscriptions:
 
     @property
     def topics(self) -> list[str]:
-        """What they are for."""
+        """The topics of the subscriptions, which may have wildcards."""
         return [each.topic for each in self.subscriptions]
 
     def find(self, topic: str) -> Subscription | None:
@@ -79,10 +79,11 @@ def configured(settings: Iterable[SubscriptionSettings]) -> list[Subscription]:
 
 
 def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
-    """The subscriptions that the application asks for, in Dapr's form, and remarks for the log on what is not done.
+    """The subscriptions that the application asks for in Dapr's form, and remarks for the log about what is not
+    supported.
 
-    Raises `SubscriptionsRefused` for anything but such a list, and for rules with conditions: to leave one out would
-    send events to the wrong route.
+    Raises `SubscriptionsRefused` for anything but such a list, and for rules with conditions: if these were ignored,
+    events would go to the wrong route.
     """
     try:
         told = orjson.loads(body.removeprefix(MARK))

@@ -1,12 +1,12 @@
-"""Who may ask: before any route, for every request.
+"""Decides who may ask a member's status API: for every request, before any route.
 
 - Only GET, as nothing here changes anything.
 - On loopback the `Host` must name loopback. Otherwise a page in a browser on this machine could ask by a name of its
   own that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
-- Nothing for a page of another origin, as far as its browser says so (`Sec-Fetch-Site`): it could not read the answer,
-  and has no business asking. A link that somebody follows does not count as this.
-- With a token, requests that do not show it reach only the open routes, which tell no facts: by default those of the
-  probes, which tell whether they pass, as an orchestrator's probe needs.
+- A page of another origin gets nothing, if its browser says that it is one (`Sec-Fetch-Site`): it could not read the
+  answer, and has no business asking. A link that somebody follows does not count as such.
+- With a token, requests that do not show it reach only the open routes, which tell no facts. By default, those are the
+  probes, which only tell whether they pass, as an orchestrator's probe needs.
 """
 
 import hmac
@@ -22,11 +22,11 @@ from lbg_runtime.model.errors import UserError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
 NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers of an answer that nobody may cache, and that a browser takes for nothing but its declared type."""
+"""Headers by which nobody may cache an answer, and a browser takes it for nothing but its declared type."""
 
 
 class Access:
-    """The application behind these rules. It finds in `request.state.is_trusted` whether facts may be told."""
+    """An ASGI application behind these rules; it finds in `request.state.is_trusted` whether it may tell facts."""
 
     def __init__(
         self, app: ASGIApp, address: ListenAddress, token: str | None, open_paths: frozenset[str] = OPEN_PATHS
@@ -56,14 +56,14 @@ class Access:
 
 
 def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer that nobody may cache, and that a browser takes for nothing but data."""
+    """A JSON answer with the headers of `NOT_KEPT`."""
     return Response(orjson.dumps(told), status, {**NOT_KEPT, **(headers or {})}, media_type="application/json")
 
 
 def text_of(where: str, encoded: bytes) -> str:
-    """What is percent-encoded in a target; raises `UserError` if it is no text.
+    """A percent-encoded part of a request's target as text; raises `UserError` if it is not text.
 
-    The framework would replace bytes that are not text by other characters: different keys would become one.
+    The framework would replace bytes that are not text by other characters, so different keys would become one.
     """
     try:
         return unquote_to_bytes(encoded).decode()
@@ -72,7 +72,8 @@ def text_of(where: str, encoded: bytes) -> str:
 
 
 def number_of(where: str, text: str, most: int) -> int:
-    """A parameter that is a number from 1 to `most`, which has four digits at most; raises `UserError` for another."""
+    """A parameter as a number from 1 to `most` (which has four digits at most); raises `UserError` for anything
+    else."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
     if not 1 <= number <= most:
         raise UserError(where, ascii(text)[:80], f"a whole number from 1 to {most}")
@@ -80,13 +81,13 @@ def number_of(where: str, text: str, most: int) -> int:
 
 
 def is_from_another_page(headers: Headers) -> bool:
-    """Whether a browser sends this for a page that came from elsewhere, another port of this machine included."""
+    """Whether a browser sends this for a page from elsewhere; another port of this machine counts as elsewhere."""
     is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
     return is_foreign and headers.get("sec-fetch-mode") != "navigate"
 
 
 def shows_token(headers: Headers, token: bytes) -> bool:
-    """Whether the one `Authorization` header is this bearer token."""
+    """Whether there is exactly one `Authorization` header, and it has this bearer token."""
     shown = headers.getlist("authorization")
     if len(shown) != 1:
         return False
@@ -96,10 +97,10 @@ def shows_token(headers: Headers, token: bytes) -> bool:
 
 
 def names_loopback(hosts: list[str]) -> bool:
-    """Whether the one `Host` header names a loopback address or `localhost`."""
+    """Whether there is exactly one `Host` header, and it names a loopback address or `localhost`."""
     if len(hosts) != 1:
         return False
-    # Any port: a forwarded one is not ours.
+    # Any port will do, as a port that is forwarded to us is another one.
     name, colon, port = hosts[0].rpartition(":")
     if not (colon and port.isascii() and port.isdecimal()):
         name = hosts[0]

@@ -1,7 +1,8 @@
-"""The connections of our servers: bounded in number and in time, and nobody is refused for what others do.
+"""The connections of our servers: bounded in number and in time, so that nobody is refused because of what others do.
 
-uvicorn's own limit counts connections without a request and refuses the newest, and a first request may take forever:
-whoever holds that many sockets open would have an orchestrator's probes answered with 503, and its members killed.
+uvicorn's own limit counts connections without a request as well and refuses the newest, and a first request may take
+for ever. So a client that holds that many sockets open would have the probes of an orchestrator answered with 503, and
+its members killed.
 """
 
 import asyncio
@@ -10,18 +11,20 @@ from typing import ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 256
-"""At this many, the one that has waited longest gives way to a new one; those without a request go first."""
+"""If there are so many, the one that has waited longest gives way to a new one; those without a request go first."""
 REQUEST_WITHIN_S = 5.0
-"""From the connection, or the last answer, to the whole head of a request; uvicorn keeps idle ones for as long."""
+"""How long it may take from the connection, or the last answer, until the whole head of a request has come; uvicorn
+keeps idle connections for as long."""
 READ_WITHIN_S = 20.0
-"""For a client to read what is ready for it."""
+"""How long a client may take to read what is ready for it."""
 
 
 class BoundedConnection(H11Protocol):
     """One connection. The server creates it and calls it, on its loop."""
 
     keeps_work: ClassVar[bool] = False
-    """Whether a request under way is left alone: it gives way to none, and its client may read as late as it likes."""
+    """Whether a connection with a request under way is left alone: it does not give way, and its client may read as
+    slowly as it likes."""
 
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
@@ -31,7 +34,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Wait for a request, and let another connection give way if there are too many."""
         super().connection_made(transport)
-        # Here, as uvicorn's setting of that name applies to the whole process.
+        # Set here, as uvicorn's setting of that name applies to the whole process.
         self.access_log = False
         self._await_request()
         if len(self.connections) > MAX_CONNECTIONS:
@@ -60,13 +63,13 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is sent data: it has `READ_WITHIN_S` for that."""
+        """The client does not read as fast as data is sent: give it `READ_WITHIN_S`."""
         super().pause_writing()
         if not self._is_kept:
             self._await_reading()
 
     def resume_writing(self) -> None:
-        """The client has read; if the connection is closing, it has to read the rest, too."""
+        """The client has read; but if the connection is closing, it must still read the rest in time."""
         if self._read_timer is not None and not self.transport.is_closing():
             self._read_timer.cancel()
         super().resume_writing()
@@ -83,7 +86,7 @@ class BoundedConnection(H11Protocol):
         if self._request_timer is not None:
             self._request_timer.cancel()
         self._since_s = self.loop.time()
-        # Not uvicorn's timer for idle connections: a single byte ends that one.
+        # Not uvicorn's timer for idle connections, which a single byte ends.
         self._request_timer = self.loop.call_later(REQUEST_WITHIN_S, self._end)
 
     def _await_reading(self) -> None:
@@ -92,12 +95,12 @@ class BoundedConnection(H11Protocol):
         self._read_timer = self.loop.call_later(READ_WITHIN_S, self.transport.abort)
 
     def _end(self) -> None:
-        # It closes when the last answer has been sent, for which the client has to read it.
+        # It closes only when the last answer has been sent, for which the client has to read.
         self.transport.close()
         self._await_reading()
 
     def _give_way(self) -> None:
-        # Not counted from now on; the loop reports its end only later.
+        # From now on it does not count, although the loop reports its end only later.
         self.connections.discard(self)
         self.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Whether a member has started, and whether it has what it should have: judged from its picture alone."""
+"""Judges from the picture of a member alone whether it has started, and whether it has the queues that it should."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class Lack:
 
     reason: str
     queue: QueueName | None = None
-    """None if it is about the member as a whole."""
+    """The queue concerned; None for the member as a whole."""
     state: FlowState | None = None
-    """Of the member's flow on the queue."""
+    """The state of the member's flow on the queue."""
 
 
 def has_started(picture: MemberPicture) -> bool:
@@ -24,8 +24,8 @@ def has_started(picture: MemberPicture) -> bool:
     if any(flow.epoch > 0 for flow in picture.flows):
         return True
     placement = None if picture.view is None else picture.view.placement
-    # There may be more members than homes. A standby binds some time after it has its place, and may get it later.
-    # By the placement, as flows learn their places some time after it, if there are many.
+    # Only queues at home count: there may be more members than homes, and a standby binds some time after it has its
+    # place, which it may get later. Judged by the placement, as flows learn their places after it, if there are many.
     return placement is not None and all(
         not ranked or ranked[0] != picture.member for ranked in placement.ranks.values()
     )
@@ -34,10 +34,10 @@ def has_started(picture: MemberPicture) -> bool:
 def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     """Why the member is not ready; empty if every queue that it is at home on is fed to it or has another owner.
 
-    A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after, so its home is
-    ready. Where no owner is heard, as members do not talk, or some speak another version, it is enough to stand by. A
-    standby is ready whatever happens on the queues of others. Whoever is fed a queue and cannot open its parking queue
-    is not ready, wherever its home is.
+    A queue that waits to be handed over, or that the broker still feeds to a secondary, is handled, so its home is
+    ready. If no owner can be heard, because members do not talk or some speak another version, it is enough to stand
+    by. A standby is ready whatever happens to the queues of others. A member that is fed a queue and cannot open its
+    parking queue is not ready, wherever the queue's home is.
     """
     if picture.awaited_lifespan is not None:
         return (Lack(f"the lifespan {picture.awaited_lifespan} has not reached its yield"),)
@@ -75,7 +75,7 @@ def _not_fed(picture: MemberPicture, flow: FlowPicture) -> str:
 def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:
     view = picture.view
     if flow.state is FlowState.STANDBY and (view is None or view.hears_other_versions):
-        # Its owner may not be able to tell us; but if the broker has us stand by, somebody is before us. Else a rolling
-        # update that waits for each new member would stand still with the last old ones.
+        # The owner may not be able to tell us; but if the broker has us stand by, somebody is before us. Otherwise a
+        # rolling update that waits for each new member to be ready would stand still at the last old ones.
         return True
     return view is not None and view.group.owners.get(flow.queue, picture.member) != picture.member

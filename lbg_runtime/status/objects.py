@@ -1,6 +1,6 @@
-"""Pictures as JSON values, under the names of the journal, `lbg group status --json` and `lbg why --json`.
+"""Turns pictures into JSON values, with the names of the journal, `lbg group status --json` and `lbg why --json`.
 
-Keys are stable; more may be added.
+Names are stable; more may be added.
 """
 
 from collections.abc import Sequence
@@ -63,8 +63,8 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
 
 
 def handled_as_object(picture: HandledPicture) -> dict[str, object]:
-    """How much the member has handled and what stands still, by the index of the queue, as text, and how many keys it
-    has parked."""
+    """How much the member has handled and what stands still, by the index of the queue (as text, as JSON demands), and
+    how many keys it has parked."""
     counts = {str(index): count for index, count in (picture.handled or {}).items()}
     return {
         "member": picture.member,
@@ -89,7 +89,7 @@ def changes_as_object(member: MemberId, incarnation: int, changes: Sequence[Owne
 
 
 def key_as_object(picture: KeyPicture) -> dict[str, object]:
-    """What `lbg why` would print if this member alone had answered, and whom the member takes for the owner."""
+    """What `lbg why` would print if only this member had answered, and the owner of the queue as the member sees it."""
     return {
         "key": picture.key,
         "shard": picture.shard,
@@ -102,9 +102,9 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
 
 
 def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: GroupShape) -> dict[str, object]:
-    """What members answered about a key; `shard` and `shape` are those of the asker's settings."""
+    """What members answered about a key; `shard` and `shape` follow from the asker's settings."""
     holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
-    # Members know of a re-striping, and these settings may not.
+    # The members' word for the queue counts: they know of a re-striping, and the asker's settings may not.
     placed = [answer.queue for answer in (*holders, *answers)]
     return {
         "key": key,
@@ -135,7 +135,7 @@ def _last_as_object(last: LastHandled) -> dict[str, object]:
 
 
 def _parked(answer: KeyAnswer | KeyPicture) -> int | None:
-    """None if the member does not know: only the owner of the queue may."""
+    """How many messages of the key are parked; None if the member does not know, as only the queue's owner can."""
     is_owner = answer.flow is not None and answer.flow.is_owner
     return answer.sight.parked if is_owner and answer.wait is None else None
 

@@ -1,4 +1,5 @@
-"""What one member shows of itself at one moment: its own part, without what others might answer."""
+"""What one member shows of itself at one moment, without what others might answer. Values, made on the member's
+loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,21 +14,22 @@ from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 WAIT_IS_LONG_MS = 5_000
-"""A parking queue is opened much sooner, unless something is wrong."""
+"""From when on a wait for a parking queue is shown: unless something is wrong, it is opened much sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """Why nothing is started of a queue that is fed to the member: at least one of the two."""
+    """Why nothing is started of a queue that is fed to the member: at least one of two reasons."""
 
     is_stopped: bool
     """As in `FlowPicture`."""
     parking_wait: ParkingWait | None
-    """One that is long: an owner that begins has a short one."""
+    """Only a long wait: every new owner has a short one."""
 
 
 def standstill_of(wait: ParkingWait | None, *, is_stopped: bool) -> Standstill | None:
-    """The standstill of a queue that waits for its parking queue like this, or not, and has stopped, or not."""
+    """The standstill of a queue with this wait for its parking queue, if any, and that has stopped or not; None if it
+    does not stand still."""
     long_wait = wait if wait is not None and wait.waited_ms >= WAIT_IS_LONG_MS else None
     return Standstill(is_stopped, long_wait) if is_stopped or long_wait is not None else None
 
@@ -48,13 +50,13 @@ class FlowPicture:
     is_stopped: bool
     """Whether nothing more of its handle is started, because a message has failed permanently."""
     parking_wait: ParkingWait | None = None
-    """Why nothing of it is handled, though it is fed to this member: what is parked is not known yet."""
+    """Why nothing of it is handled although it is fed to this member: what is parked is not known yet."""
     why_unbound: str | None = None
-    """Why the broker refused the last bind; None if it did not."""
+    """Why the last bind failed; None if it did not."""
 
     @property
     def standstill(self) -> Standstill | None:
-        """Why nothing of it is started, though it is fed to this member; None if it is not so."""
+        """Why nothing of it is started although it is fed to this member; None if it does not stand still."""
         return standstill_of(self.parking_wait, is_stopped=self.is_stopped)
 
 
@@ -84,22 +86,22 @@ class MemberPicture:
     view: ViewPicture | None
     """None if members do not talk to each other."""
     changed_settings: tuple[str, ...] = ()
-    """Settings of the group that differ on the broker from those it was started with, if it looks."""
+    """Settings of the group that by now differ on the broker from those the member was started with, if it looks."""
     is_connected: bool = True
     """Whether the broker is in reach."""
     why_away: str | None = None
-    """Why it is not, if that is known."""
+    """Why the broker is out of reach, if that is known."""
     awaited_lifespan: str | None = None
-    """The lifespan that has to reach its `yield` before the member joins; None if none has to."""
+    """The lifespan that has yet to reach its `yield` before the member joins; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandledPicture:
-    """What a member has handled and parked, and what stands still, for those who ask often: no more than they need."""
+    """What a member has handled and parked, and what stands still: no more than is needed by those who ask often."""
 
     member: MemberId
     incarnation: int
-    """Counts of different lives cannot be compared."""
+    """The life of the member: counts of different lives cannot be compared."""
     handled: Mapping[int, int] | None
     """Deliveries settled as accepted in this life, by index of the queue, if there are any; None if not told."""
     keys_parked: int | None = None
@@ -115,9 +117,9 @@ class KeyPicture:
     shard: int
     queue: QueueName
     owner: MemberId | None
-    """Of the queue, as far as the member knows."""
+    """The owner of the queue, as far as the member knows."""
     flow: FlowReport | None
-    """The member's own; None if it is not bound to the queue."""
+    """The member's own flow; None if it is not bound to the queue."""
     sight: KeySight
     wait: ParkingWait | None = None
     """As in `KeyAnswer`."""
@@ -126,7 +128,7 @@ class KeyPicture:
 
     @property
     def is_known(self) -> bool:
-        """Whether the member owns the queue and knows what is parked, and has a message of the key or handled one
+        """Whether the member owns the queue, knows what is parked, and has a message of the key or handled one
         lately."""
         is_owner = self.flow is not None and self.flow.is_owner and self.wait is None
         return is_owner and self.sight.shows_any

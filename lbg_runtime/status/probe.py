@@ -10,12 +10,12 @@ from http.client import HTTPException
 
 DEFAULT_URL = "http://127.0.0.1:9280/livez"
 ANSWER_WITHIN_S = 2.0
-"""More than a member takes to find out that its loop is blocked."""
+"""How long to wait for an answer: longer than a member takes to find out that its loop is blocked."""
 
 
 def probe(url: str) -> tuple[bool, str]:
-    """Whether the address answers with 200, and what it says, or why it does not."""
-    # Proxies of the environment have no business on the way to ourselves.
+    """Whether the address answers with 200, and the text of the answer, or why there is none."""
+    # Without the proxies that the environment names: the address is this machine or near.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=ANSWER_WITHIN_S) as response:
@@ -24,13 +24,13 @@ def probe(url: str) -> tuple[bool, str]:
         with error:
             return False, error.read().decode(errors="replace")
     except (OSError, ValueError, HTTPException) as error:
-        # The last: something listens there, and it is no web server.
+        # The last exception: something listens there that is not a web server.
         return False, f"{url}: {error}"
 
 
 if __name__ == "__main__":
     # An engine calls it with one address or none.
     is_well, said = probe(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_URL)
-    # Kept by the engine, for whoever asks why.
+    # A container engine keeps this text, for those who ask why.
     sys.stdout.write(said + "\n")
     sys.exit(0 if is_well else 1)

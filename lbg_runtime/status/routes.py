@@ -1,4 +1,5 @@
-"""The routes of the status API, as an ASGI application. It runs in the server's thread, and asks the member's loop."""
+"""The routes of the status API, as an ASGI application, which runs in the server's thread and asks the member's
+loop."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -29,7 +30,8 @@ MAX_CHANGES = 1_000
 DEFAULT_CHANGES = 100
 
 MAX_QUESTIONS = 16
-"""Questions about facts at a time: each takes time of the member's loop. Probes and `/metrics` are always answered."""
+"""How many questions about facts are answered at a time, as each takes time of the member's loop. Probes and `/metrics`
+are always answered."""
 
 _KEYS_PATH = b"/v1/keys/"
 
@@ -51,14 +53,14 @@ class StatusRoutes:
     def __init__(
         self, member_loop: MemberLoop, source: Callable[[], StatusSource | None], waits_for: Callable[[], str]
     ) -> None:
-        """Both are called on the member's loop. `source` returns None as long as the member has not begun; what it
-        waits for is told then, if it is known.
+        """Both functions are called on the member's loop. `source` returns None until the member has begun; until then,
+        `waits_for` says what it waits for, if that is known.
         """
         self._member_loop = member_loop
         self._source = source
         self._waits_for = waits_for
         self._questions = 0
-        # A picture of a large group takes milliseconds of the member's loop, and anybody may ask for a probe.
+        # Shared: a picture of a large group takes milliseconds of the member's loop, and anybody may ask for a probe.
         self._health = Shared(self._look_at_health)
         self._exposition = Shared(self._expose)
 
@@ -75,7 +77,7 @@ class StatusRoutes:
             Route("/v1/keys/{key:path}", self._key),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, UserError: refuse_value})
-        # A key may end in a slash; the one without it is not the one that was asked for.
+        # No redirects: a key may end in a slash, and without that it would be another key.
         app.router.redirect_slashes = False
         return Access(app, address, token)
 
@@ -134,7 +136,7 @@ class StatusRoutes:
     async def _tell(
         self, question: Callable[[StatusSource], _Answer], as_object: Callable[[_Answer], dict[str, object]]
     ) -> Response:
-        """The member's answer, or why there is none; questions beyond `MAX_QUESTIONS` are turned away."""
+        """The member's answer, or why there is none; questions beyond `MAX_QUESTIONS` are refused."""
         if self._questions >= MAX_QUESTIONS:
             return as_json({"error": "too many questions at once; try again"}, 503)
         self._questions += 1
@@ -173,12 +175,12 @@ def _key_of(raw_path: bytes) -> str:
 
 
 async def refuse(_: Request, error: Exception) -> Response:
-    """The answer to a request for what is not there."""
+    """The answer to a request for something that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return as_json({"error": "there is no such route" if status == 404 else "not answered"}, status)
 
 
 async def refuse_value(_: Request, error: Exception) -> Response:
-    """The answer to a request for what makes no sense."""
+    """The answer to a request with a value that makes no sense."""
     facts = vars(error) if isinstance(error, UserError) else {}
     return as_json({"error": str(error), **facts}, 400)

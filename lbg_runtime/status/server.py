@@ -1,7 +1,7 @@
 """The server of a member's status API, in a thread and on an event loop of its own.
 
 So it can report on a member whose loop is blocked, and no slow or hostile client takes time from handling. Everything
-that it says about the member is looked up on the member's loop (`status/member_loop.py`).
+that it tells about the member is looked up on the member's loop (`status/member_loop.py`).
 """
 
 import asyncio
@@ -26,16 +26,17 @@ from lbg_runtime.status.source import StatusSource
 _log = structlog.get_logger(__name__)
 
 LAST_ANSWERS_S = 1
-"""For answers under way when the member leaves."""
+"""How long answers may take that are under way when the member leaves."""
 END_WITHIN_S = 3.0
-"""For the last answers, two looks of the server at whether it is to end, and a busy machine."""
+"""How long the server may take to end: enough for the last answers, two of its looks at whether it must end, and a busy
+machine."""
 
 
 class StatusServer:
     """Answers while its context lasts. Made and used on the member's loop; `show` and `stop` return at once."""
 
     def __init__(self, address: ListenAddress, token: str | None, waits_for: Callable[[], str] = str) -> None:
-        """`waits_for` is called on the member's loop: what keeps the member from beginning, or nothing."""
+        """`waits_for` is called on the member's loop; it says what keeps the member from beginning, or nothing."""
         self.address = address
         """Where it listens; once the context has begun, with the port that the system chose."""
         self._source: StatusSource | None = None
@@ -51,14 +52,14 @@ class StatusServer:
         self._source = source
 
     def stop(self) -> None:
-        """Begin to end, so that the end of the context need not wait for long. Idempotent."""
+        """Begin to end, so that the end of the context does not take long. Idempotent."""
         self._server.should_exit = True
 
     async def __aenter__(self) -> Self:
-        """Raises `ConfigError` if the address cannot be had, or the thread."""
+        """Raises `ConfigError` if the address or a thread cannot be had."""
         listener = listen(self.address, "ops.status")
         self.address = ListenAddress(self.address.host, listener.getsockname()[1])
-        # A daemon, as nothing may keep alive the process of a member that has left.
+        # A daemon, as nothing may keep the process of a member alive that has left.
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="lbg-status", daemon=True)
         try:
             self._thread.start()
@@ -81,16 +82,16 @@ class StatusServer:
             _log.warning("status_not_ended", within_s=END_WITHIN_S)
         else:
             if self._thread is not None:
-                # Saying so was the last thing it had to do.
+                # To say so was the last thing that the thread had to do.
                 self._thread.join()
 
     def _serve(self, listener: socket.socket) -> None:
         try:
-            # Not asyncio's own loop: while the process has no descriptor left, a connection that waits has it use up a
-            # core and log thousands of lines a second. This one lets the connection go.
+            # Not asyncio's own loop: if the process has no descriptor left, a connection that waits makes that loop use
+            # up a core and log thousands of lines a second. uvloop drops the connection.
             with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._server.serve(sockets=[listener]))
         finally:
-            # Nobody waits any more if the loop is closed.
+            # If the loop is closed, nobody waits any more.
             with contextlib.suppress(RuntimeError):
                 self._member_loop.call_soon_threadsafe(self._has_ended.set)

@@ -1,4 +1,4 @@
-"""Our servers, in a process that is not theirs, and the listening sockets that they are given."""
+"""Web servers within a process that belongs to something else, and the listening sockets that they are given."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _ABSOLUTE = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
 
 
 class QuietServer(uvicorn.Server):
-    """Takes none of the process's signals, touches none of its loggers, and logs no requests."""
+    """A server that leaves the process's signals and loggers alone, and logs no requests."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class QuietServer(uvicorn.Server):
         last_answers_s: int,
         limit_concurrency: int | None = None,
     ) -> None:
-        """`last_answers_s`: for answers under way when it is to end; their clients may read slowly or not at all."""
+        """`last_answers_s`: how long answers may take that are under way when the server must end; their clients may
+        read slowly or not at all."""
         super().__init__(
             uvicorn.Config(
                 in_origin_form(app),
@@ -39,8 +40,9 @@ class QuietServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
-                # The library's loggers are those of the whole process, which may serve something else with it. So
-                # `access_log` is not set either, as it empties one for all; `BoundedConnection` sets its own.
+                # The library's loggers belong to the whole process, which may serve something else with it. So
+                # `access_log` is not set either, as it would silence that logger for all; `BoundedConnection` does it
+                # for itself.
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
@@ -51,7 +53,7 @@ class QuietServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them to the process."""
+        """Capture none: signals are left to the process."""
         yield
 
 
@@ -78,14 +80,14 @@ class LoopServer:
     ) -> None:
         self._server.should_exit = True
         if self._serving is not None:
-            # A cancellation ends the wait alone: the server would leave its socket open.
+            # A cancellation must end only this wait: the server, if cancelled, would leave its socket open.
             await asyncio.shield(self._serving)
 
 
 def in_origin_form(app: ASGIApp) -> ASGIApp:
-    """The application, to which a request for `http://host/path`, as proxies send it, is one for the path at the host.
+    """The application, with requests for `http://host/path`, as proxies send them, turned into requests for the path.
 
-    The host in the target counts, and not that of the `Host` header, as RFC 9112 has it.
+    The host in the target then counts, and not that of the `Host` header, as RFC 9112 demands.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +106,7 @@ def listen(address: ListenAddress, where: str) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        # The error number says it in fewer words than the text; a name without an address has no such number.
+        # The text of the error number is shorter than that of the error. A host name without an address has no number.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
         expected = "an address of this machine with a free port"
         raise ConfigError(where, f"{address}: {reason}", expected) from None
