@@ -21,8 +21,10 @@ from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.receipts import Receipt
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
 from tests.runtime.distant_session import LATENCY_S
+from tests.runtime.stepped_threads import done_on_loop
 from tests.runtime.worlds import JournaledWorld, ParkingWorld, PartitionedWorld, StoppedWorld
 
 OUT, ASIDE = "out", "lbg-errors/orders"
@@ -91,9 +93,15 @@ async def ends_at_its_time_out():
         await asyncio.sleep(100)
 
 
+async def blocks():
+    # For longer than it takes to have another runner in its place.
+    await asyncio.sleep(5)
+
+
 WELL = {at_once: 6, yields: 3, waits: 6, takes_long: 1}
 BADLY = {fails: 2, fails_later: 2, fails_in_a_group: 1, fails_badly: 1, is_cancelled: 1, cancels_itself: 1}
 OVERDUE = {hangs: 1, ends_at_its_time_out: 1}
+OVERDUE_ON_A_THREAD = {blocks: 1}
 
 
 def one_of(chance, *weighed):
@@ -211,6 +219,12 @@ class DrawnWorld(JournaledWorld):
             self.limits = self.limits[0], "3s"
         # Without a key of its own, a message has its place among those of its shard, of which each world has two.
         self.has_keys = chance.random() < 0.85 or parks or isinstance(self, PartitionedWorld)
+        self._refuses = (
+            not self.has_keys and self.then is not None and random.Random(f"{self.SEED} refuses").random() < 0.5
+        )
+        """What has no key is moved away, untried."""
+        if self._refuses:
+            self.dispatch["missing_key"] = "error"
         self._guard = MemoryGuard()
         self._numbers = Counter()
         """How often this was begun: a message, or a piece of middleware for one."""
@@ -293,7 +307,8 @@ class DrawnWorld(JournaledWorld):
             raise NotThisTime("always")
         self._numbers[identity] += 1
         chance = random.Random(f"{self.SEED} {identity} {self._numbers[identity]}")
-        way = one_of(chance, WELL, BADLY, {} if set(KEEPS_CANCELLATIONS) & set(self.around) else OVERDUE)
+        overdue = OVERDUE_ON_A_THREAD if self.kind == "thread" else OVERDUE
+        way = one_of(chance, WELL, BADLY, {} if set(KEEPS_CANCELLATIONS) & set(self.around) else overdue)
         if self._numbers[identity] > 2 or not self.may_go_badly:
             way = one_of(chance, WELL)
         if way not in WELL:
@@ -346,16 +361,21 @@ class DrawnWorld(JournaledWorld):
         self._look_at_hooks(member, delivery)
         if member.dispatcher.is_stopped(delivery.queue, delivery.epoch):
             self.fault(f"{identity} was begun although its queue has stopped")
+        if self._refuses:
+            self.fault(f"{identity} was begun although it has no key")
         if identity != identity_of(delivery.message):
             self.fault(f"{delivery.message} comes as {message}")
         place = member.name, delivery.queue, delivery.epoch, handling.lane
         if not message.is_first_of_key and place not in self._loaded and delivery.queue in self.queues:
             self.fault(f"{identity} is not the first of its key, and nothing of it was handled in {place}")
+        if not message.is_first_of_key and isinstance(self, PartitionedWorld):
+            self.fault(f"{identity} is not the first of its key, which the broker may have moved unseen")
         waited_s = self.loop.time() - self._failed_s.pop(handling, 0)
         if waited_s < SHORTEST_WAIT_S:
             self.fault(f"{identity} is tried again after {waited_s:.3f} s")
         running = sum(count for (name, _), count in self._running.items() if name == member.name)
-        if self.kind not in ("batch", "receipt") and running >= self.dispatch["runners"]:
+        stuck = sum(each.route.attempts.is_stuck(each) for each in member.dispatcher.running())
+        if self.kind not in ("batch", "receipt") and running >= self.dispatch["runners"] + stuck:
             self.fault(f"{member.name} has {running + 1} handlers at work")
         return identity not in self.begun, identity
 
@@ -365,7 +385,7 @@ class DrawnWorld(JournaledWorld):
             self._loaded.add((member.name, handling.queue, handling.epoch, handling.lane))
             if handling in self._overdue:
                 self.fault(f"{identity} is accepted, although its last attempt took too long")
-        if calls > handling.attempts or (calls < handling.attempts and not self.around):
+        if calls > handling.attempts or (calls < handling.attempts and not (self.around or self._refuses)):
             self.fault(f"{identity} was begun {calls} times, and counts as tried {handling.attempts} times")
 
     def look_at_rest(self, member):
@@ -378,6 +398,32 @@ class DrawnWorld(JournaledWorld):
         @handlers.handler("orders/>")
         async def handle(message: Message) -> None:
             await self.work(member, message, CURRENT_HANDLING.get())
+
+    def _add_thread(self, handlers, member):
+        @handlers.handler("orders/>")
+        def handle(message: Message) -> None:
+            is_first, identity = self._meet(member, message, CURRENT_HANDLING.get())
+            with self.at_work(member, identity):
+                done_on_loop(self.act(identity, is_first=is_first))
+
+    def _add_gated(self, handlers, member):
+        @handlers.handler("orders/>")
+        async def handle(message: Message) -> None:
+            handling = CURRENT_HANDLING.get()
+            await self._pass_gate(member, handling)
+            await self.work(member, message, handling)
+
+    async def _pass_gate(self, member, handling):
+        """As in a sidecar whose application is away: it waits, and goes back if its queue is given up meanwhile."""
+        gate = identity_of(handling.message), "gate"
+        self._numbers[gate] += 1
+        chance = random.Random(f"{self.SEED} {gate} {self._numbers[gate]}")
+        with attempt_put_off():
+            for _ in range(chance.choice([0, 0, 1, 3, 6])):
+                await asyncio.sleep(0.1)
+                machine = machines_of(member).get((handling.queue, handling.epoch))
+                if machine is not None and machine.state is not FlowState.ACTIVE:
+                    raise GivenBack
 
     def _add_receipt(self, handlers, member):
         @handlers.handler("orders/>")
@@ -533,11 +579,16 @@ class DrawnWorld(JournaledWorld):
             self.fault(f"not together: {parts}")
 
 
+def machines_of(member):
+    """Those of its flows, by queue and epoch."""
+    return {(each.machine.queue, each.machine.epoch): each.machine for each in member.supervisor.runners}
+
+
 def _kept_by(member):
     """What waits for its batch in a member, and should not."""
     if member.supervisor is None or not member.dispatcher.batch_turns._free:
         return
-    machines = {(each.machine.queue, each.machine.epoch): each.machine for each in member.supervisor.runners}
+    machines = machines_of(member)
     for handling in member.dispatcher.running():
         machine, waiting = machines.get((handling.queue, handling.epoch)), handling.route.attempts._put_off
         if machine is not None and handling in waiting and waiting[handling].interrupted_by is None:
@@ -552,7 +603,7 @@ def _part(message, number):
 
 
 PUBLISH = ("returns", "yields", "transacted")
-KINDS = ("single", "receipt", "batch", *PUBLISH)
+KINDS = ("single", "thread", "gated", "receipt", "batch", *PUBLISH)
 
 
 def drawn(story, seed):

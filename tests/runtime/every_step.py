@@ -15,6 +15,7 @@ import itertools
 import random
 from collections import Counter, deque
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 from typing import ClassVar
@@ -36,6 +37,7 @@ from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.garbage import own_garbage
 from tests.runtime.conftest import make_settings
 from tests.runtime.distant_session import LATENCY_S
+from tests.runtime.stepped_threads import SteppedThread
 from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
 
 
@@ -76,6 +78,12 @@ class SteppedLoop(VirtualTimeLoop):
             mishap = self.mishaps.pop(self.step, None)
             if mishap is not None:
                 mishap()
+
+    def run_in_executor(self, executor, func, *args):
+        thread = SteppedThread(self, partial(func, *args))
+        # At once: what begins is seen by nobody before it has begun, and others do not come in between.
+        thread.go_on()
+        return thread.answer
 
     def stand_still(self, seconds):
         """The process gets no processor time for so long."""

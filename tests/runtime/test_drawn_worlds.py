@@ -23,6 +23,7 @@ from lbg_runtime.runtime.handlers.failure_policy import FailurePolicy
 from lbg_runtime.runtime.handlers.hooks import QueueHooks, _Assignment
 from lbg_runtime.runtime.handlers.middleware import _Turn
 from lbg_runtime.runtime.handlers.publishing import Confirms
+from lbg_runtime.runtime.handlers.resources import _Work
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.runners.attempts import Attempt, InterruptedBy, RunningAttempts
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
@@ -75,6 +76,10 @@ def test_whatever_is_drawn_keeps_the_laws(story):
 
 def _nothing(*_):
     pass
+
+
+def _always_true(*_):
+    return True
 
 
 async def _wait_for_nothing(*_):
@@ -130,14 +135,14 @@ async def _always(guard, message, effect):
 
 PLANTED = {
     "a batch that is cut short is not waited for": (73, _Line, "_cut_short", _cut_without_waiting),
-    "a batch begins with what others may have": (71, _Line, "_begin_attempts", _begin_all),
-    "what a batch leaves out is forgotten": (71, _Line, "_begin_attempts", _forget_who_must_not_begin),
-    "what was not called counts as tried": (73, RunningAttempts, "recall_put_off", _recall),
+    "a batch begins with what others may have": (73, _Line, "_begin_attempts", _begin_all),
+    "what a batch leaves out is forgotten": (3950, _Line, "_begin_attempts", _forget_who_must_not_begin),
+    "what was not called counts as tried": (21, RunningAttempts, "recall_put_off", _recall),
     "a handler that took too long is believed": (8, Attempt, "interrupt", _interrupt_unseen),
     "a failed message is tried again at once": (1, FailurePolicy, "delay_ms", lambda *_: 0),
     "no message is the first of its key": (0, SeenKeys, "meet", lambda *_: False),
     "what fails for good is thrown away": (1, ErrorQueue, "take", _move_nowhere),
-    "what is published is not waited for": (99, Confirms, "all", _wait_for_nothing),
+    "what is published is not waited for": (76, Confirms, "all", _wait_for_nothing),
     "what middleware swallows counts as handled": (3, _Turn, "result", lambda *_: None),
     "what middleware leaves is not waited for": (3, _Turn, "until_ended", _wait_for_nothing),
     "messages come before on_assigned is done": (2, QueueHooks, "open_for", _open_at_once),
@@ -146,7 +151,10 @@ PLANTED = {
     "a guard has each effect again": (2, MemoryGuard, "once", _always),
     "all is recorded as settled": (0, MemberJournal, "handled", _record_as_settled),
     "settlements leave before their records": (131, MemberJournal, "flush", lambda _: None),
-    "what waits for its batch is handled though its queue has stopped": (16, Dispatcher, "_hold_what_waits", _nothing),
+    "what waits for its batch is handled though its queue has stopped": (5, Dispatcher, "_hold_what_waits", _nothing),
+    "a thread that is at work is not waited for": (6, _Work, "abandon", _always_true),
+    "nobody takes the place of a thread that hangs": (6, Dispatcher, "_replace_stuck_runner", _nothing),
+    "what waits behind a gate begins though it was taken back": (1471, RunningAttempts, "look_before_begin", _nothing),
     "a batch of a queue that leaves waits for more": (352, BatchTurns, "leave", _nothing),
     "a batch of a shard that leaves waits for more": (13, BatchTurns, "move", _nothing),
 }

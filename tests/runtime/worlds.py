@@ -25,8 +25,16 @@ from tests.runtime.mishaps import Mishap
 from tests.runtime.restripe.restripe_world import EngineQueues
 
 
+def _ask_for_all(world):
+    for key in ("a", "b"):
+        parking = parking_queue("orders", ord(key) % world.QUEUES)
+        world._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), parking))
+
+
 class ParkingWorld(World):
     """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
+
+    MISHAPS: ClassVar = {"what is parked is asked for, perhaps too early": Mishap(_ask_for_all, repeats=False)}
 
     def __init__(self, loop, trouble):
         super().__init__(loop, trouble)
@@ -70,9 +78,7 @@ class ParkingWorld(World):
         parked = parked_by_queue(self.broker, self.settings("a").group.shape(), None) if self._is_mended else {}
         if parked and self.loop.time() >= self._asks_at_s:
             self._asks_at_s = self.loop.time() + 2
-            for key in ("a", "b"):
-                parking = parking_queue("orders", ord(key) % self.QUEUES)
-                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), parking))
+            _ask_for_all(self)
         return bool(parked) or super().is_work_left()
 
 
@@ -116,6 +122,8 @@ class SharedWorld(World):
 
 class SharedParkingWorld(ParkingWorld, SharedWorld):
     """The same, and the first message of key b fails for good, and is parked, until a has been there for a while."""
+
+    MISHAPS: ClassVar = ParkingWorld.MISHAPS | SharedWorld.MISHAPS
 
     async def life(self):
         a, c = self.members["a"], self.member("c")
