@@ -219,9 +219,8 @@ class DrawnWorld(JournaledWorld):
             self.limits = self.limits[0], "3s"
         # Without a key of its own, a message has its place among those of its shard, of which each world has two.
         self.has_keys = chance.random() < 0.85 or parks or isinstance(self, PartitionedWorld)
-        self._refuses = (
-            not self.has_keys and self.then is not None and random.Random(f"{self.SEED} refuses").random() < 0.5
-        )
+        is_refused = random.Random(f"{self.SEED} refuses").random() < 0.5
+        self._refuses = is_refused and not self.has_keys and self.then is not None
         """What has no key is moved away, untried."""
         if self._refuses:
             self.dispatch["missing_key"] = "error"
