@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -74,6 +74,30 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
         "queue": "orders/0",
         "attributes": {},
     }
+    rule = Ref(ObjectKind.PUBLISH_TOPIC, "orders/>", profile="members")
+    steps = (Create(rule, {}), Change(QUEUE, {"maxBindCount": 9}, {}), Delete(USERNAME))
+    of_profile, change, _ = cast(list[object], plan_as_object(replace(plan, steps=steps))["steps"])
+    assert of_profile == {
+        "do": "create",
+        "kind": "publishTopicExceptions",
+        "name": "orders/>",
+        "profile": "members",
+        "attributes": {},
+    }
+    assert change == {
+        "do": "change",
+        "kind": "queues",
+        "name": "orders/0",
+        "attributes": {"maxBindCount": 9},
+        "before": {},
+        "interrupts": False,
+    }
+    assert list(plan_lines(replace(plan, steps=steps, surplus=()))) == [
+        "+ allowed publish topic orders/> of ACL profile members",
+        "~ queue orders/0: maxBindCount none -> 9",
+        "- client username members",
+        "steps: 1 to create, 1 to change, 1 to delete",
+    ]
     assert list(plan_lines(Plan((), (), (), (), members_create=False))) == ["the broker is as it should be"]
     remarked = Plan((), (), (), (UserError("queue dead", "full", "room"),), members_create=False)
     assert (remarked.is_clean, list(plan_lines(remarked))) == (False, ["? queue dead: full; expected room"])
