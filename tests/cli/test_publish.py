@@ -155,6 +155,14 @@ class TestProcess:
         assert "Traceback" not in errors
         assert _confirmed(tmp_path) == 1
 
+    async def test_where_the_very_first_line_has_no_key_there_is_nothing_to_sum_up(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port, key="json:/id")
+        code, output, errors = await _end(start(config, "--json"), '{}\n{"id": 2}\n')
+        assert (code, output) == (2, "")
+        assert errors.splitlines()[-1].startswith("lbg: standard input, line 1: no key")
+
     async def test_sigterm_ends_the_load_with_everything_confirmed(
         self, broker: BrokerServer, start: Starting, tmp_path: Path
     ) -> None:
@@ -225,6 +233,7 @@ class TestProcess:
             (("--key", "k", "--key-from", "topic"), "--key-from"),
             (("--key", "k", "--keys", "3"), "--keys"),
             (("--key", ""), "--key"),
+            (("--key", "\udcff"), "--key"),
             (("--count", "3", "--key-from", "topic"), "--key-from"),
             (("--key-from", "nonsense"), "--key-from"),
             (("--rate", "inf"), "--rate"),
