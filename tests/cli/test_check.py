@@ -221,6 +221,13 @@ def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(lbg, folder
     assert line in _only_line(lbg(folder(), "run"))
 
 
+def test_what_a_lifespan_yields_is_known_only_once_it_runs(lbg, folder):
+    with_state = GOOD.replace("(message)", "(message, pool: State[int])").replace("Handlers\n", "Handlers, State\n", 1)
+    (folder() / "shop.py").write_text(f"{with_state}\n@handlers.lifespan\nasync def life():\n    yield 1\n")
+    ended = lbg(folder(), "check")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_missing_file_is_one_line(lbg, tmp_path):
     assert _only_line(lbg(tmp_path, "run")) == (
         "lbg: config.yaml: No such file or directory; expected a readable settings file"

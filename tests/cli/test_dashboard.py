@@ -49,6 +49,27 @@ def test_beyond_loopback_it_wants_a_token_before_it_does_anything(tmp_path) -> N
     assert isinstance(refusal("--config", with_token, "--listen", "0.0.0.0:8080"), ConfigError), "nobody answers there"
 
 
+@pytest.mark.parametrize(
+    ("ops", "options", "asked"),
+    [
+        ({"status": "127.0.0.1:8080"}, (), ["127.0.0.1:8080"]),
+        # Only the member knows where it listens.
+        ({"status": "127.0.0.1:0"}, (), []),
+        ({}, (), []),
+        ({"status": "127.0.0.1:8080"}, ("--status", "a:1", "--status", "b:2"), ["a:1", "b:2"]),
+    ],
+)
+def test_members_are_asked_where_the_options_say_or_else_the_settings(tmp_path, monkeypatch, ops, options, asked):
+    found = []
+
+    async def show(settings, address, token, members, parent_pid):
+        found.extend(map(str, members))
+
+    monkeypatch.setattr("lbg_runtime.cli.dashboard._show", show)
+    result = CliRunner().invoke(app, ["dashboard", "--config", written(tmp_path, ops=ops), *options])
+    assert (result.exit_code, found) == (0, asked)
+
+
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(lbg, tmp_path):
