@@ -46,6 +46,7 @@ from lbg_runtime.core.group.control_messages import (
     StoppedQueues,
 )
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
@@ -199,6 +200,33 @@ def test_the_table_has_a_row_for_each_queue_and_a_column_for_each_member() -> No
         ("version", "?", "?"),
     ]
     assert [row.end_section for row in table.rows] == [False, False, True, *[False] * 5], "a line before the sums"
+
+
+def agreed() -> GroupPicture:
+    """The same two members when both have the same settings and see each other and nobody else."""
+    beats = picture().members
+    members = tuple(
+        MemberView(member, beat.header.life, beat.state, beat.weight, False, beat.flows)
+        for member, beat in beats.items()
+    )
+    digest = GroupView(members, {QUEUES[0]: MemberId("a"), QUEUES[1]: MemberId("b")}).digest()
+    made = GroupPicture()
+    for beat in beats.values():
+        made.hear(replace(beat, settings={}, view_digest=digest))
+    return made
+
+
+def test_homes_and_standbys_are_marked_where_members_agree_on_them() -> None:
+    table = picture_as_table(agreed(), QUEUES)
+    cells = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert cells[:3] == [
+        ("orders/0", "⌂ ● 7", "+1 ○"),
+        ("orders/1", "+1 ○", "⌂ ● 7"),
+        ("orders/2", "⌂", ""),
+    ]
+    told = picture_as_object(agreed(), QUEUES, 10)
+    assert told["placement"] == {"orders/0": ["a", "b"], "orders/1": ["b", "a"], "orders/2": ["a", "b"]}
+    assert list(remarks(agreed(), QUEUES, {})) == ["no owner: orders/2"]
 
 
 def test_the_object_says_the_same() -> None:
