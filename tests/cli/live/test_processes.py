@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.cli.live.processes import Child, lbg_process
+from lbg_runtime.cli.live.processes import Child, ProcessEnded, lbg_process
 
 pytestmark = pytest.mark.real_time
 
@@ -26,6 +26,27 @@ async def test_only_who_takes_it_out_again_has_its_parent_in_its_environment(
         await child.process.wait()
     named = os.getpid() if leaves_with_us else ""
     assert log.read_text() == f"parent={named}\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "last"), [("echo it begins; echo no such queue >&2", "no such queue"), ("", "it said nothing")]
+)
+async def test_a_process_that_fails_is_told_with_its_last_line_and_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, last: str
+) -> None:
+    stand_in, log = tmp_path / "python", tmp_path / "member.log"
+    stand_in.write_text(f"#!/bin/sh\n{program}\nexit 3\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    async with lbg_process("member", ["run"], log) as child:
+        await child.process.wait()
+        with pytest.raises(ProcessEnded) as ended:
+            child.ensure_running()
+        with pytest.raises(ProcessEnded) as stopped:
+            await child.stop()
+    assert str(ended.value) == f"member ended with exit code 3: {last} (log: {log})"
+    assert str(stopped.value) == f"member left with exit code 3: {last} (log: {log})"
+    assert (ended.value.name, ended.value.log) == ("member", log)
 
 
 @pytest.fixture
