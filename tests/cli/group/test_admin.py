@@ -20,6 +20,7 @@ from lbg_runtime.admin.objects import ObjectKind, Ref
 from lbg_runtime.admin.plan import Change, Create, Delete
 from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.admin.sight import QueueSight
+from lbg_runtime.admin.spec import StoredGroup
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
@@ -126,6 +127,30 @@ def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
 def _cells(queues: list[QueueName], sights: dict[QueueName, QueueSight]) -> list[tuple[object, ...]]:
     columns = sights_as_table(queues, sights, 1_060).columns
     return list(zip(*([column.header, *column.cells] for column in columns), strict=True))
+
+
+def test_what_may_not_be_deleted_is_told_with_whom_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def delete(*_: object, **__: object) -> list[Ref]:
+        return [Ref(ObjectKind.CLIENT_PROFILE, "members")]
+
+    async def stored(_: object) -> list[StoredGroup]:
+        return []
+
+    monkeypatch.setattr(GroupAdmin, "delete", delete)
+    monkeypatch.setattr(GroupAdmin, "stored_groups", stored)
+    config = tmp_path / "config.yaml"
+    settings = {
+        "semp": {"url": "http://127.0.0.1:9", "username": "ops", "password": "p"},
+        "group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2},
+    }
+    config.write_text(json.dumps(settings))
+
+    done = CliRunner().invoke(app, ["group", "delete", "orders", "--config", str(config)], catch_exceptions=False)
+
+    assert (done.exit_code, done.stdout) == (0, "group orders is deleted\n")
+    assert done.stderr == "lbg: client profile members is left: ops may not delete it\n"
 
 
 # -- against a broker
