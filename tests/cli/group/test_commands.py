@@ -162,6 +162,11 @@ def test_a_member_that_is_fed_and_not_heard_is_named_with_what_to_do() -> None:
         "no owner: orders/1",
         "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
     ]
+    other = FedMember(MemberId("d"), "orders/d/vm/9")
+    assert list(remarks(GroupPicture(), QUEUES, dict(zip(QUEUES, (silent, other, silent), strict=True)))) == [
+        "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
+        "fed to orders/d/vm/9, which is not heard: orders/1: `lbg group evict d`",
+    ]
     assert next(remarks(picture(), QUEUES, {QUEUES[2]: heard})) == "no owner: orders/2", "it says itself what it has"
 
 
