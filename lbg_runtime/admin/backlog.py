@@ -41,7 +41,7 @@ async def read_backlog(client: SempClient, vpn: str, group: str, queue_count: in
     queues = await find_shard_queues(client, vpn, group)
     found = {name: queue for name, queue in queues.items() if queue_count is None or _index_of(name) < queue_count}
     if not found:
-        # Of a group, there is at least one.
+        # A group has at least one queue.
         raise BacklogUnknown(f"there is no queue {group}/0 on the broker, nor any other of the group")
     looks = await ask_each(
         found.items(), lambda one: look_at_oldest(client, ("msgVpns", vpn, "queues", one[0]), one[1])

@@ -93,7 +93,7 @@ class GroupAdmin:
         steps = plan_apply(with_limits(desired_state(spec), settled, spec), settled)
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
-            # What is wrong with an object says more, and keeps `apply` from taking it over, too.
+            # If a problem is known for a taken name, it says more than that the name is taken, and also stops `apply`.
             named = {problem.where for problem in problems}
             problems += (taken for taken in find_taken_names(spec, actual) if taken.where not in named)
         remarks = (*await self._look_at_borrowed(spec), *find_unread_parking(spec, actual))

@@ -224,7 +224,7 @@ def _laid_out_otherwise(
         found = f"subscribes to {first.name}{_and_more(surplus)}, without which the shards lie as for {there} queues"
         return UserError(f"queue {first.queue}", found, f"{_by_hand(first)}, then {_RESTRIPE}")
     if stored is not None and stored.shape.queue_count == there:
-        # As after a re-striping, in settings that still have the old number: mostly nothing is to be moved.
+        # The settings still have the number from before a re-striping, most likely, and nothing has to be moved.
         found = f"{shape.queue_count}, and the group on the broker has {there}"
         return UserError("group.queue_count", found, f"{there} in the settings; or {_RESTRIPE}")
     return None
@@ -263,7 +263,7 @@ def _homes(subscription: str, home: Mapping[str, QueueName], shape: GroupShape) 
     """The queues of the shards of which a subscription attracts messages, with wildcards or without."""
     levels = subscription.split("/")
     if levels[-1] == ">":
-        # It stands for any number of levels, and a hashed topic has at least three.
+        # `>` stands for any number of levels, and a hashed topic has at least three.
         levels[-1:] = ["*"] * max(1, 4 - len(levels))
     if len(levels) < 3 or not level_matches(levels[0], shape.hash_prefix):
         return frozenset()

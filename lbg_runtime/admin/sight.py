@@ -98,7 +98,7 @@ def member_of(client: str, group: str) -> MemberId | None:
 
     Names of groups may have levels: `a/b/x/HOST/PROCESS` is `x` of group `a/b`, and not `b` of group `a`.
     """
-    # As config/broker_names.py names it.
+    # The form in which config/broker_names.py makes client names.
     match client.removeprefix(f"{group}/").split("/"):
         case [member, host, process] if client.startswith(f"{group}/") and member and host and process.isdecimal():
             return MemberId(member)

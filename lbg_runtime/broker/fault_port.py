@@ -123,7 +123,7 @@ class _Order:
     def __init__(self, said: dict[str, object], names: tuple[str, ...]) -> None:
         for name in said:
             if name not in names:
-                # Else a misspelt `client` would mean everybody.
+                # Otherwise a misspelt `client` would be ignored, and the order would apply to all clients.
                 raise UserError(name, "unknown here", f"one of {', '.join(names)}" if names else "no attribute")
         self.said = said
         self.client = None if said.get("client") is None else self.text("client")

@@ -53,7 +53,7 @@ def compare(
     from lbg_runtime.cli.comparison.play import Stream
     from lbg_runtime.cli.log import quiet_log
 
-    # What members lose and publishers hear no more of is counted here; a pattern that is stuck has many such lines.
+    # The command counts lost messages and missing confirms itself; a pattern that is stuck would log very many.
     quiet_log(logging.CRITICAL)
     seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=600_000) / 1_000
     stream = Stream(members, keys, float(rate), seconds, float(duration_ms("--work", work, most_ms=1_000)))

@@ -44,7 +44,7 @@ def say(facts: Mapping[str, object]) -> None:
 
 
 async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
-    # Whoever only says lines needs no event loop.
+    # Imported here, as a process that only writes lines needs no event loop.
     import asyncio
 
     loop = asyncio.get_running_loop()

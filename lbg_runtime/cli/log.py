@@ -81,7 +81,7 @@ class LogOutput:
             _log.error("log_writes_failed", count=failed_count - told_before)
             with self._lock:
                 if self._failed_count > failed_count:
-                    # That line failed too.
+                    # The line that reports the failures could not be written either.
                     self._told_count = told_before
 
     def _put(self, text: str) -> bool:
@@ -96,7 +96,7 @@ class LogOutput:
                 return True
             rest = memoryview(("\n" * self._is_torn + text).encode("utf-8", "backslashreplace"))
             with _not_waiting(file) as (target, largest):
-                # Of the whole line, however many pieces of it a slow reader takes one by one.
+                # The time for the whole line, into however many pieces a slow reader divides it.
                 until_s = time.monotonic() + (0 if self._is_stuck else READER_WAIT_MS / 1_000)
                 while rest:
                     if not self._has_room(target, until_s):

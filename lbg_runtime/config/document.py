@@ -48,7 +48,7 @@ class _UniqueKeysLoader(yaml.SafeLoader):
             problem = f"the value is not {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark, _AS_TEXT) from None
         if isinstance(value, set):
-            # Of modules, say, the order counts.
+            # Where a list belongs, its order counts: that of modules, for example.
             raise yaml.constructor.ConstructorError(None, None, "a set, which has no order", node.start_mark, "a list")
         return value
 
@@ -98,7 +98,7 @@ def _identity(key: yaml.Node) -> object:
 def read_document(path: Path) -> dict[str, object]:
     """The file's top mapping, with nothing interpreted. Raises `ConfigError` naming the file, and the line if known."""
     try:
-        # It may be a pipe.
+        # Read only to the limit, and without a look at the size: the file may be a pipe.
         with path.open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)
         if len(content) > LARGEST_BYTES:

@@ -76,7 +76,7 @@ def printable_text(value: str) -> str:
 
 def unbroken_secret(value: SecretStr) -> SecretStr:
     """A secret without zero characters."""
-    # As above: the client would log in with a part of it.
+    # As in texts: the client would log in with the part before the zero.
     if "\0" in value.get_secret_value():
         raise ValueError("a secret without zero characters")
     return value

@@ -48,6 +48,6 @@ def _text_of(path: str) -> str:
         raise ValueError(f"a readable file, which {path!r} cannot name") from None
     secret = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     if not secret:
-        # It is being replaced, or was never filled: who wants no password writes none.
+        # The file is being replaced, or was never filled. For no password, the setting is left out.
         raise ValueError(f"a secret in the file {path}, which is empty")
     return secret

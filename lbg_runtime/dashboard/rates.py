@@ -182,7 +182,7 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
         still = {int(index): _read_still(each) for index, each in told.get("standing_still", {}).items()}
         return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts, keys_parked, still)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
-        # It may be away, or another program may have its port: then there is just no rate.
+        # The member may be away, or another program may have its port: then there is no rate.
         return None
 
 

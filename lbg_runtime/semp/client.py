@@ -104,7 +104,7 @@ class SempClient:
                 headers={"accept": "application/json"},
             )
         except OSError as error:
-            # It reads the files of authorities, and there may be no descriptor left.
+            # The constructor reads the files of authorities, and there may be no file descriptor left.
             raise SempUnreachable(self.url, *_reason_of(error)) from None
 
     async def __aenter__(self) -> Self:

@@ -330,7 +330,7 @@ class SimMember:
         elif isinstance(event, FlowDown):
             self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
         elif isinstance(event, MessageReceived) and flow.machine.admit(event.delivery):
-            # As in runtime/flow/runner.py, and likewise for what is accepted.
+            # The same short cut as in runtime/flow/runner.py, which also has one for accepted messages.
             self._dispatch(event.delivery)
             self._start_ready()
             return

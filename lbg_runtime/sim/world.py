@@ -231,7 +231,7 @@ class World:
     def lasts_until(self, at_ms: int) -> None:
         """Note that a fault goes on until then."""
         self._faulty_until_ms = max(self._faulty_until_ms, at_ms)
-        # So that a run in which nothing else happens then notices.
+        # A run in which nothing else happens at that moment has to notice it, too.
         self.schedule.at(at_ms, lambda: None)
 
     def start_later(self, member: SimMember, delay_ms: int) -> None:

@@ -16,7 +16,7 @@ LOGIN = 0
 _VERSION = 1
 _HEAD_BYTES = 6
 _ITEM_HEAD_BYTES = 5
-# Of a TLS connection after the login; 0 is plain text, 1 plain text compressed.
+# How a TLS connection goes on after the login: compressed within TLS. 0 is plain text, 1 compressed plain text.
 _COMPRESSED_TLS = b"\2"
 
 

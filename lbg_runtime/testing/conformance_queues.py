@@ -45,7 +45,7 @@ class QueueConformance:
 
         def is_last(message: Message) -> bool:
             asked.append(message.payload)
-            # Whoever looks is fed once more, so that no pause ends this, however long a busy machine makes it.
+            # Another message for each one that is seen: no pause ends the browsing, however busy the machine is.
             loop.call_soon_threadsafe(feed)
             return len(asked) == 300
 

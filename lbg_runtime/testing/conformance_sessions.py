@@ -327,7 +327,7 @@ class SessionConformance:
         assert await next_of(told) is True
         harness.let_subscribe(is_allowed=False)
         harness.cut("first")
-        # Whoever may not hear is connected all the same.
+        # A client that may not subscribe is connected all the same.
         assert [await next_of(told) for _ in range(2)] == [False, True]
         for _ in range(2):
             with pytest.raises(SubscribeFailed) as failure:

@@ -105,7 +105,7 @@ class Group:
         a key, or an impossible topic.
         """
         if not payloads:
-            # Else a test that wanted an empty message would pass with none.
+            # Otherwise a test that meant an empty message would publish none, and pass.
             raise UserError("group.publish", f"no payload for {topic}", 'at least one; b"" is an empty message')
         self._own_wait.begin()
         for payload in payloads:

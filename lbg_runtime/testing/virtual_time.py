@@ -97,7 +97,7 @@ class _JumpingSelector(selectors.BaseSelector):
             self._began_s = thread_time()
             return
         if (busy := self.busy) is not None:
-            # What is cancelled after this has as much time again.
+            # The tasks that are cancelled because of this error have as much time again.
             self._turns, self.busy = 0, None
             names = "".join(f"; most of all in {name}" for name, _ in busy.most_common(1))
             raise VirtualTimeStall(

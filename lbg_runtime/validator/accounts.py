@@ -99,7 +99,8 @@ def check_duplicates(
     faultless = handlings.complete[before] & ~exposed[before] | ~messages.came_back
     unflagged = ~handlings.redelivered[repeats]
     if columns.lives.is_partitioned:
-        # What the broker gave to another member meanwhile may start there first, flagged as it should be.
+        # The broker may have given the message to another member while it waited at the first one, and it may have
+        # started there first: then the earlier of the two handlings has the flag.
         unflagged &= (before < 0) | ~handlings.redelivered[before]
     if certain is not None:
         faultless, unflagged = faultless & certain, unflagged & certain
@@ -132,7 +133,8 @@ def _first_of_resendable(
     columns: Columns, repeats: Ints, broken: Flags, resendable: set[tuple[int, int, int]]
 ) -> Flags:
     """The first broken repeat of each message that may lie on its queue twice."""
-    # Of two copies, one ends last: its first handling may follow the other's end, once; and it is new once.
+    # One of two copies is done last: its first handling may follow the other's end without a fault, once, and may be
+    # unflagged, once.
     handlings, found, left = columns.handlings, np.zeros(len(repeats), dtype=np.bool_), set(resendable)
     for position in np.flatnonzero(broken).tolist() if left else []:
         row = repeats[position]

@@ -181,7 +181,7 @@ def _incomplete(files: pa.Table, absence: str) -> list[str]:
         if row["defect"]:
             reasons.append(f"{row['file']}: {row['defect']}")
         if row["dropped"]:
-            # Of a file without a last line it is only known that some were dropped.
+            # Without its last line, a file does not say how many records were dropped in all.
             least = "at least " if row["torn"] else ""
             reasons.append(f"{row['file']}: {least}{row['dropped']} records were dropped")
     return reasons

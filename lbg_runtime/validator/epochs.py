@@ -144,7 +144,7 @@ def exposed_handlings(
     heard_ns = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
     journal = handlings.journal
     alive_ns = np.minimum(end_ns, np.maximum(heard_ns, lives.before(journal, end_ns, SILENCE_NS)))
-    # What was not sent counts as sent in the far future.
+    # A settlement that was not sent counts as sent in the far future.
     exposed: Flags = cut_off & (handlings.settle_ns >= lives.before(journal, alive_ns, ack_window_ns))
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):

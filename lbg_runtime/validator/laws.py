@@ -121,7 +121,7 @@ def _ends_for_others(columns: Columns, epochs: Epochs, rows: Ints) -> tuple[Ints
         same_clock = hosts[handlings.journal[others]] == hosts[handlings.journal[row]]
         since_ns = np.where(same_clock, lost_ns, lost_ns - _HOST_CLOCK_TOLERANCE_NS)
         others = others[handlings.start_ns[others] >= since_ns]
-        # What started before this one by its clock is compared with it the other way round.
+        # A handling that started before this one, by its clock, is compared with it the other way round.
         is_behind = handlings.start_ns[others] >= handlings.start_ns[row]
         for other in others[is_behind & ~_comes_of(handlings, row, others)].tolist():
             if other not in longest or handlings.done_ns[row] > handlings.done_ns[longest[other]]:
@@ -262,8 +262,8 @@ def check_tenures(book: Book, lives: Lives, epochs: Epochs, tenures: Tenures) ->
     """Write the findings on two members being fed at once."""
     rows = np.flatnonzero(tenures.start_ns != FAR_FUTURE)
     start, end, journal = tenures.start_ns, tenures.fed_until_ns, epochs.journal[tenures.epoch]
-    # Of an activity of which nothing but its record tells, and which a member notices right after it stood still, it is
-    # known only that it began in the standstill: whoever has been fed since then may have come behind it.
+    # An activity that only its own record proves, and that the member noticed right after a standstill, may have begun
+    # at any moment of the standstill: another member that has been fed since then may have come after it.
     begin = np.where(end > start, start, lives.happened_at(journal, start))
     proven = np.where(end > start, end, begin)
     earlier, later = overlapping(epochs.queue[tenures.epoch[rows]], begin[rows], proven[rows])

@@ -167,7 +167,7 @@ def handled_ranges(messages: Messages, handlings: Handlings, past: Ranges) -> Ra
         before = (past.part, past.publisher, past.key, *numbers)
         columns = [np.concatenate(pair) for pair in zip(before, columns, strict=True)]
     sequence = dense(*columns[:3])
-    # What is new comes sorted.
+    # New rows come sorted.
     order = np.lexsort((columns[3], sequence)) if len(past.part) else np.arange(len(sequence))
     part, publisher, key, first, last, first_start, last_start = (column[order] for column in columns)
     begin, end = joined_ranges(sequence[order], first, last)

@@ -94,7 +94,7 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
         if old is not None and _was_removed(columns.layouts, queue, old.at_ns, side.at_ns):
             old = None
         if old is not None and old.handle[0] == journal:
-            # It was given up and came back: an interruption, not a change.
+            # The same life of a member has the queue again: an interruption, not a change.
             continue
         gift = given.get(old.handle) if old is not None else None
         if old is not None and gift is not None and _was_elsewhere(old, gift, side, lives):

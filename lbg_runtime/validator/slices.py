@@ -176,7 +176,7 @@ class SlicedExamination:
         self._follow_clock(lives)
         past, until_ns = self._past, max(until_ns, self._until_ns)
         self._late += self._count_late_flows(tables.flows, lives)
-        # Of two records with the same moment, it must not matter which was read first.
+        # If two records have the same moment, it must not matter which was read first.
         self._flows = pa.concat_tables([self._flows, tables.flows]).sort_by(_BY_TIME)
         tables = replace(
             tables,
@@ -365,7 +365,7 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
     ):
         kept[_one_of_each(tenures.of_handling, moments == extreme[tenures.of_handling])] = True
     lane = dense(handlings.part, handlings.key - NONE)
-    # Of a key with a handling still running on a lost flow, all: they show who was given it.
+    # All handlings of a key with a handling that still runs on a lost flow: they show who was given the key.
     runs_on = (handlings.done_ns > step.until_ns) & step.epochs.broken[step.epochs.of_handling]
     kept |= np.isin(lane, lane[runs_on])
     last = np.full(int(lane.max(initial=-1)) + 1, FAR_PAST)

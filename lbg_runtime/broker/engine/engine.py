@@ -408,7 +408,7 @@ class Engine:
             # Clients know this text only as the end of a flow, not as a refusal.
             effects = [FlowEnded(client, flow, 503, "Replay Start Time Not Available"), *self.unbind(flow)]
         elif not browser:
-            # What others may have now that this flow has come, they have at once: it may never open its window.
+            # Other flows may get messages because this one has come. They get them now: it may never open its window.
             effects += self.open_window(flow, NO_DELIVERY, 0)
         return BoundQueue(flow, active, found.settings, granted(found.settings, known.username), group), effects
 

@@ -53,7 +53,7 @@ class Meter:
         """Count a message that the queue took."""
         came_s = message.spooled_at_s
         second = int(self._surroundings.wall_s()) if came_s is None else came_s
-        # What a transaction moves came earlier, and counts now.
+        # Messages of a transaction came earlier than its commit, and count now.
         if second > self._second:
             self._begin(second)
         self._received_count += 1

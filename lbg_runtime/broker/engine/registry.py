@@ -93,7 +93,8 @@ class Registry:
             return []
         del gone.vpn.clients[gone.name]
         gone.vpn.client_subscriptions.remove_all(gone)
-        # What dies in one queue as it loses the client may go to another, which is about to lose it as well.
+        # A message that dies in one queue because the client leaves may move to another queue that is about to lose the
+        # client as well, and must not be sent to it.
         self.send_no_more((gone,))
         for publisher in tuple(gone.publishers):
             self.close_publisher(gone, publisher)

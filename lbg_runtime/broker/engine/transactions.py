@@ -80,7 +80,8 @@ class Transactions:
             # The client has forgotten what it was sent and starts over, never acknowledging what was in transit: seen
             # with the official client.
             self._registry.flows[flow][2].window.begin_anew()
-        # What one flow gives back may go to the next, which must not give it back once more.
+        # A message that one flow gives back may be delivered to the next one here, which must not give it back
+        # again: so the range ends with the last delivery of now.
         held = SettledRange(NO_DELIVERY, self._delivery_ids.last, Outcome.FAILED)
         return [effect for flow in open_flows for effect in self._settle(flow, [held])]
 

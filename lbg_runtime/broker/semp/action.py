@@ -45,11 +45,11 @@ class Action:
             if kinds in _ACTS_WITH:
                 effects = _ACTS_WITH[kinds](self._engine, names, body)
             else:
-                # Whoever wants to delete only some messages, say, must not lose all of them.
+                # An unknown attribute must not be ignored: a request to delete some messages would delete all.
                 check_names(body, ())
                 effects = _ACTS_WITHOUT[kinds](self._engine, names)
         except BrokerRefusal:
-            # What is below a queue is not found by a fault of its own.
+            # The queue, or the VPN, is what is missing: for an object below a queue there is another fault.
             depth = 1 if names[0] in self._engine.administration.vpn_names() else 0
             raise SempFault(SempCode.NOT_FOUND, f"{names[depth]} does not exist in {kinds[depth]}") from None
         self._carry_out(effects)

@@ -255,7 +255,7 @@ def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
 def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, queue = above
     for topic in engine.queue_subscriptions(vpn, QueueName(queue)):
-        # Who made it is not kept: whoever asks is told the rest.
+        # Who made the subscription is not kept; the rest is answered.
         row: Row = {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic, "createdByManagement": None}
         yield _Seen(topic, row)
 

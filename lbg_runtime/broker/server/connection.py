@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         now_s = self._loop.time()
         # Later output never overtakes delayed output, even if the delay has been reduced.
         self._write_after_s = max(now_s + self._trouble.delay_ms / 1_000, self._write_after_s)
-        # What is due may still wait for its turn of the loop.
+        # Delayed output that is due may still wait for its turn of the loop, and must not be overtaken.
         if self._write_after_s <= now_s and not self._delayed:
             transport.write(data)
         else:
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
             return  # It closed while the rest of its input was waiting for its turn.
         self._silent_look_count = 0
         try:
-            # What has been inflated comes first, or a few bytes would become very many that wait.
+            # Inflated input is read first: otherwise a few compressed bytes could become very many that wait in memory.
             if self._streams is not None and (data or not self.session.has_more):
                 data = self._streams.inflate(data)
             self.session.receive(data)

@@ -47,7 +47,7 @@ class EngineTimer:
             for part in self._timetable.due():
                 effects += part.on_deadline()
         finally:
-            # What one part raises takes nothing from the others: what was done is told, and the rest stays due.
+            # An error of one part does not affect the others: the effects so far are carried out, the rest stays due.
             self._carry_out(effects)
             self.arm()
 

@@ -123,7 +123,8 @@ class BrokerServer:
             sock=listen("smf", self.host, self.port),
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
-            # It would be lost, and go on listening, if this were cancelled in the turn of the loop that this takes.
+            # Listening begins below: a listener that starts here would be lost, and go on listening, if the task were
+            # cancelled in the same turn of the loop.
             start_serving=False,
         )
         try:
@@ -326,7 +327,7 @@ class BrokerServer:
             try:
                 connection.flush()
             except Exception as error:  # noqa: BLE001 - the others wait for theirs
-                # What it was about to get is lost to it, and is given back with all else when the connection is gone.
+                # The client does not get this output; its messages are given back when the connection is gone.
                 name = connection.session.client_name
                 _log.error("output_failed", client_name=name, peer=connection.peer, exc_info=error)
                 connection.abort()

@@ -457,7 +457,7 @@ class Session:
             self._transactions.check(request.session_id)
         last_received_id = request.last_received_id
         temporary = not request.durable or request.queue.startswith(_TEMPORARY_PREFIX)
-        # Of a queue that exists, wishes are only what its client was told before.
+        # If a durable queue exists, the client's wishes only repeat what it was told of the queue before.
         wishes = request.wishes if temporary else NO_WISHES
         bound, effects = self._engine.bind(
             client,

@@ -226,7 +226,7 @@ class Store:
             else:
                 self._frames.lean(id_, of_log)
                 message = logged[of_log]
-            # What was replayed is in the log with another time; and the publisher is a queue's to know.
+            # A replayed message has another time in the log than in its queue, and the log does not keep the publisher.
             if (message.spooled_at_s, message.publisher) != (spooled_at_s, publisher):
                 message = replace(message, spooled_at_s=spooled_at_s, publisher=publisher)
             yield MessageKept(number, sequence, message)

@@ -59,7 +59,7 @@ def demo(
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
-    # By default SIGTERM would end it without a word of the folder.
+    # By default SIGTERM would end the process without naming the folder.
     with interrupted_when_asked(), run_folder("lbg-demo-") as folder:
         watch = _Watch(Console(stderr=True))
         group = LiveGroup(

@@ -133,7 +133,7 @@ def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
             yield from map(_step_line, together)
         else:
             line = f"{_MARKS[kind]} {counted(len(together), 'subscription')} of queue {queue}"
-            # Of a few, somebody wants to know which shards have lost messages, or came twice.
+            # A few are named, so that it can be seen which shards have lost messages, or came twice.
             few = len(together) <= _SUBSCRIPTIONS_NAMED
             yield f"{line}: {', '.join(printable(step.ref.name) for step in together)}" if few else line
 

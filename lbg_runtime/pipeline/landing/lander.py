@@ -201,7 +201,7 @@ class Lander:
     async def _land(self, _: Message) -> None:
         handling = CURRENT_HANDLING.get()
         delivery = handling.delivery
-        # As it came: what handlers get lacks the stamps of another key, by which a reader knows copies.
+        # The message as it came: the copy for handlers lacks the stamps of another key, by which readers know copies.
         message = delivery.message
         queue, epoch = delivery.queue, delivery.epoch
         if self._turns is None:

@@ -159,7 +159,7 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
     """
     note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count, id=uuid.uuid4().hex)
     try:
-        # Of a log whose name is not durable, nothing is.
+        # If the folder's own name is not on the disk, nothing in it is durable.
         make_folder(root)
         if not (root / GROUP_NOTE).exists():
             if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():

@@ -261,7 +261,7 @@ class LandingLog:
         known = self._closed.get(queue)
         if known is not None and known[0] == names:
             return known[1]
-        # Whoever reads a log for months sees many lanes go.
+        # Forget lanes that are gone: a reader that runs for months sees many of them.
         for gone in () if known is None else set(known[0]).difference(names):
             self._views.pop(gone, None)
         highest = max((view.note.order for view in self._views_of(names)), default=0)

@@ -154,7 +154,7 @@ def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is
     folder = root / name
     parts = parts_of(folder)
     segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
-    # What a process that died between two steps left behind.
+    # Data files that a process left behind when it died between two steps.
     left = [first for first in unindexed(parts) if not is_live or (segments and first < segments[-1])]
     for first in left:
         Segment(folder, first).data_path.unlink()

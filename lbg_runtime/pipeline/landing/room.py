@@ -65,7 +65,7 @@ class Room:
         self._used_bytes, self._disk = used_bytes, disk
         if self.is_full != self._was_full:
             self._was_full = self.is_full
-            # It has nothing to do with the message in whose context the last flush happened to be begun.
+            # The line must not have the key and queue of the message in whose context the last flush happened to begin.
             Context().run(self._tell_of_change)
         self._let_in()
 

@@ -142,7 +142,7 @@ class _Lane:
                     # Pruned meanwhile: the next one follows what nobody has looked at.
                     expected = None
             except (LandingError, OSError) as error:
-                # What lies after it is checked all the same.
+                # The segments after it are checked all the same.
                 yield _damage(error, segment.index_path)
         for first in unindexed(self._parts):
             path = Segment(self._folder, first).data_path

@@ -230,7 +230,7 @@ def _claim_folder(job: StreamJob) -> None:
     note, query_note = job.target / STREAM_NOTE, job.checkpoint / _QUERY_NOTE
     for folder in (job.checkpoint, job.target):
         folder.mkdir(parents=True, exist_ok=True)
-    # Of two streams that begin at once, one is refused.
+    # If two streams begin here at once, one of them is refused.
     with alone(job.target):
         owner, query = _query_in(note), _query_in(query_note)
         if query is None and owner is None:

@@ -139,7 +139,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             last = None if found is None else found.transaction_version(query)
             if last is not None and last > batchId:
                 raise checkpoint_behind(checkpoint, batchId, self._folder, last)
-            # It may have been put back from a backup while the stream ran. With this batch, nobody would see that.
+            # The table may have been restored from a backup while the stream ran: after this batch, it would not show.
             taken = taken_with(self._checkpoint)
             if taken is not None and (last is None or last < taken):
                 raise lake_behind(checkpoint, taken, self._folder, last)
@@ -147,7 +147,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             if last == batchId:
                 if digest is not None and _kept_digest(table, query, batchId) not in (digest, None):
                     raise checkpoint_differs(checkpoint, batchId, self._folder)
-                # Whoever added it may have died before this.
+                # The process that added the batch may have died before it synced and noted it.
                 self._sync(table.version())
                 note_taken(self._checkpoint, batchId)
                 return

@@ -124,7 +124,7 @@ def plan_end(
     ends: dict[int, Rows] = {}
     for queue, lanes in by_queue(end).items():
         if any(rows > start.get(lane, 0) for lane, rows in lanes.items()):
-            # Of this queue alone: otherwise each would go through the lanes of all others.
+            # Only the lanes of this queue: otherwise each queue would go through those of all others.
             starts[queue] = {lane: start[lane] for lane in lanes if lane in start}
             ends[queue] = lanes
     if max_rows is None and max_bytes is None:

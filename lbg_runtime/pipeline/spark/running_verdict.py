@@ -201,7 +201,7 @@ def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
                     part.behind[int(number)] = bool(has_more)
             else:
                 came[name].append((int(number), pa.ipc.open_stream(payload).read_all()))
-    # Of two records with the same moment, that of the first file counts as the first, whichever task was quicker.
+    # If two records have the same moment, that of the first file comes first, whichever task was quicker.
     in_order = {name: sorted(batches, key=itemgetter(0)) for name, batches in came.items()}
     tables = RunTables(
         **{name: pa.concat_tables([table for _, table in batches]) for name, batches in in_order.items()},

@@ -136,7 +136,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _lines_of(text: str) -> list[str]:
-    # What the JVM has raised follows a colon.
+    # The text of an exception of the JVM follows a colon.
     return [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
 
 

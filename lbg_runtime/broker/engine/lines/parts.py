@@ -54,7 +54,7 @@ class Parts:
             message.is_listed, message.rank = False, 0
             if message.is_waiting:
                 part.waiting_count += 1
-                # What waits out its delay comes back, and may belong behind it.
+                # A message that waits out its redelivery delay comes back later, and may belong behind this one.
                 part.insert(message)
                 self.wake(part)
             else:
