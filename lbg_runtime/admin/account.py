@@ -33,7 +33,7 @@ def open_semp(settings: Settings, *, within_s: float | None = None) -> SempClien
 
 
 def account_of(semp: SempSettings) -> SempAccount:
-    """The administrator's account, with a secret in a file as that has it now, if it has one that can be shown."""
+    """The administrator's account. Secrets in files are read anew; one that cannot be used leaves the former one."""
     token = semp.token
     if token is not None:
         with suppress(ValueError):

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Creation:
-    """Keeps what was made of one group, so that only that is taken away again. Carried out once."""
+    """Remembers what it has made of one group, so that only that is removed if it fails. Carried out once."""
 
     def __init__(self, client: SempClient, vpn: str, steps: Sequence[Step], *, members_create: bool) -> None:
         """`members_create`: whether members and publishers may be making the same queues."""
@@ -35,8 +35,10 @@ class Creation:
         """The step that has begun, of which it is not known whether it was carried out."""
 
     async def carry_out(self, on_step: OnStep) -> None:
-        """Take all steps. If one fails, what was made is undone, or somebody is told that it stays; then raises what
-        was in the way."""
+        """Take all steps.
+
+        If one fails, what was made is undone, or the log says that it stays; then the cause is raised.
+        """
         try:
             for step in self._steps:
                 on_step(step)
@@ -83,7 +85,7 @@ class Creation:
     async def _why_kept(self, made: State) -> str | None:
         """Why somebody else may count on what was made; None if nobody can.
 
-        Whoever has found a queue does not look again. Once it is gone, what he publishes is confirmed and lost.
+        A publisher that has found a queue does not look again. Once it is gone, what it publishes is confirmed and lost.
         """
         path = ("msgVpns", self._vpn, ObjectKind.QUEUE.value)
         found = await self._client.find_all(SempApi.CONFIG, path, select=("queueName",))

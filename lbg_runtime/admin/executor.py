@@ -46,7 +46,7 @@ class Executor:
             await self.do(step)
 
     async def take_back(self, steps: Iterable[Step]) -> None:
-        """Set what these steps have changed as it was before, in the objects that are still there."""
+        """Undo what these steps have changed, in the objects that still exist."""
         for step in steps:
             if isinstance(step, Change):
                 await self.do_unless_gone(Change(step.ref, step.before, step.attributes))

@@ -59,7 +59,7 @@ class Plan:
     surplus: tuple[str, ...]
     """Queues named like the group's that it should not have; no step touches them."""
     remarks: tuple[UserError, ...]
-    """Faults that no step mends and that stop nothing: of queues that are not the group's, or that nobody reads."""
+    """Faults that no step corrects and that stop nothing: of queues that are not the group's, or that nobody reads."""
     members_create: bool
     """Whether members and publishers may be making the same queues, and count on those that they find."""
 

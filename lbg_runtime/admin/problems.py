@@ -297,7 +297,7 @@ def _layout(shape: GroupShape, stored: StoredGroup | None, placed: Sequence[Ref]
 
 
 def _and_more(found: Sized) -> str:
-    """Behind the first of them."""
+    """How many there are besides the one that is named."""
     return f", and {len(found) - 1} more like it" if len(found) > 1 else ""
 
 

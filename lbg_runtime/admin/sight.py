@@ -33,7 +33,7 @@ class QueueSight:
 
 
 async def insist_on_broker_of(client: SempClient, vpn: str, name: str) -> None:
-    """Raise `SempElsewhere` unless the client of this name, which is connected, is so at the administered broker."""
+    """Raise `SempElsewhere` unless the administered broker is the one to which the client of this name is connected."""
     if await client.find(SempApi.MONITOR, ("msgVpns", vpn, "clients", name), select=("clientName",)) is None:
         raise SempElsewhere(client.url, name)
 

@@ -204,11 +204,11 @@ async def watching(watch: StoredGroupWatch, on_failed: Callable[[Exception], Non
 
 @asynccontextmanager
 async def stopped_by_changes(settings: Settings, stop: Callable[[], object]) -> AsyncIterator[None]:
-    """For one who publishes: call `stop` when a setting that decides where keys go is changed on the broker.
+    """For publishers: call `stop` when a setting that decides where keys go is changed on the broker.
 
     With the old value, keys would go elsewhere than those of publishers that have started since. An error that ends the
-    watching stops the publishing as well. In both cases the context ends with an error that says so, also in the place
-    of a `PublisherClosed`. Does nothing if the settings do not come from the broker.
+    watching stops the publishing as well. In both cases the context ends with an error that says so, also in place of
+    a `PublisherClosed`. Does nothing if the settings do not come from the broker.
     """
     causes: list[Exception] = []
 

@@ -116,10 +116,10 @@ class SempClient:
         await self._http.aclose()
 
     def fence(self, insist: Callable[[], Awaitable[None]]) -> None:
-        """From now on await `insist` before every attempt of every request, which what it raises keeps from leaving.
+        """From now on await `insist` before every attempt of every request; if it raises, nothing is sent.
 
-        Nothing of a request leaves later than `REQUEST_TIMEOUT_S` after an `insist` that allowed it: by then it is
-        given up, with `SempUnreachable`, and not sent again. For those who may be replaced by others in mid-request.
+        No attempt is sent later than `REQUEST_TIMEOUT_S` after an `insist` that allowed it: by then the request is
+        given up, with `SempUnreachable`. For callers that another process may replace in mid-request.
         """
         self._insist, self._within_s = insist, REQUEST_TIMEOUT_S
 

@@ -76,8 +76,10 @@ def doubts_of_files(journals: pa.Table, ledgers: pa.Table, restripings: Sequence
 
 
 def _clocks_apart(journals: pa.Table) -> list[str]:
-    """What shows that wall clocks differ by more than they may: a queue that was taken, by the clock of who took it,
-    before who gave it had asked the broker to release it. The widest gap is told."""
+    """Why wall clocks must differ by more than they may, with the widest gap; empty if nothing shows it.
+
+    A queue that was taken, by the taker's clock, before the giver had asked the broker to release it, by its own.
+    """
     lives, hosts = read_lives(journals), texts(journals, "host")
     given = {
         move_id: (life, asked_ns + int(lives.offset_ns[life]))

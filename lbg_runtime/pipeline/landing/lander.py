@@ -349,7 +349,8 @@ class Lander:
 
 
 def _steady_us() -> int:
-    """Beside the wall clock: without the host's sleep in it, that one would seem to have been set then."""
+    """The clock to compare the wall clock with. It counts the time for which the host slept: without that, the wall clock
+    would seem to have been set."""
     return int(steady_s() * 1e6)
 
 
