@@ -85,7 +85,7 @@ class Creation:
     async def _why_kept(self, made: State) -> str | None:
         """Why somebody else may count on what was made; None if nobody can.
 
-        A publisher that has found a queue does not look again. Once it is gone, what it publishes is confirmed and lost.
+        A publisher that has found a queue does not look again: once it is gone, its messages are confirmed and lost.
         """
         path = ("msgVpns", self._vpn, ObjectKind.QUEUE.value)
         found = await self._client.find_all(SempApi.CONFIG, path, select=("queueName",))

@@ -76,7 +76,7 @@ def _interrupts_at_once() -> Iterator[None]:
 
 
 def current_folder() -> Path:
-    """Where handler modules are looked up; raises `UserError` if it was removed, as by whoever deploys anew."""
+    """Where handler modules are looked up; raises `UserError` if it was removed, for instance by a deployment."""
     try:
         return Path.cwd()
     except OSError as error:

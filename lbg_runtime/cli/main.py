@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def lacks_descriptors(error: BaseException) -> bool:
-    """Whether that is what it comes from, of whatever failed first: a socket, a file, a module to import."""
+    """Whether an error comes from a lack of file descriptors, whatever failed first: a socket, a file, an import."""
     found: list[BaseException | None] = [error]
     looked_at: set[int] = set()
     while found:
@@ -227,8 +227,8 @@ class _Unfailing(FileIO):
 
 
 def _unfailing(stream: TextIOWrapper) -> TextIOWrapper:
-    """The same stream, but what is said there raises nothing: a disk that is full, or a reader that went away, ends no
-    command and changes no exit code."""
+    """The same stream, but writing to it raises nothing: a full disk, or a reader that went away, ends no command and
+    changes no exit code."""
     file = _Unfailing(stream.fileno(), "wb", closefd=False)
     return TextIOWrapper(BufferedWriter(file), stream.encoding, stream.errors, line_buffering=True)
 

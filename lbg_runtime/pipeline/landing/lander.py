@@ -349,8 +349,10 @@ class Lander:
 
 
 def _steady_us() -> int:
-    """The clock to compare the wall clock with. It counts the time for which the host slept: without that, the wall clock
-    would seem to have been set."""
+    """The clock to compare the wall clock with.
+
+    It counts the time for which the host slept: otherwise the wall clock would seem to have been set after that.
+    """
     return int(steady_s() * 1e6)
 
 
