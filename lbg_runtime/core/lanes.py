@@ -1,7 +1,8 @@
 """One serial lane per key of a group, for all queues of a member (law L2).
 
 A lane outlives binds: a redelivered message of a key waits behind a handler that is still running for an older handle.
-The lanes decide what may start; runners do the handling. Called only from the thread of the member's event loop.
+The lanes decide what may start; runners do the handling. Used by the dispatcher (runtime/dispatch/dispatcher.py), only
+on the thread of the member's event loop.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""An even rate from coarse ticks."""
+"""An even rate of messages, for a caller that looks only now and then."""
 
 MAX_LAG_S = 0.1
 

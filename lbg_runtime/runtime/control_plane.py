@@ -75,8 +75,8 @@ class ControlPlane:
         add_flows: AddFlows,
         pins: Callable[[int], Mapping[QueueName, MemberId]],
     ) -> None:
-        """`on_refused` is called with an error if this member, before it has had a place on any queue, finds that the
-        group's settings differ from its own; or if the process that it stood aside for has gone.
+        """`on_refused` is called with an error if this member, before it has placed any queue, finds that the group's
+        settings differ from its own; or if the process that it stood aside for has gone.
 
         `add_flows` makes the flows of the queues that a re-striping adds, given how many queues there are then. `pins`
         says, for a number of queues, which of them have a home by the settings.

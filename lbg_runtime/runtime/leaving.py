@@ -29,7 +29,7 @@ DRAIN_TOLD_MS = 2_000
 class _Stage(Enum):
     """How far a member has gone in leaving; only forward."""
 
-    NOT = "not"
+    STAYING = "staying"
     DRAINING = "draining"
     CANCELLING = "cancelling"
     LEFT = "left"
@@ -57,13 +57,13 @@ class Leaving:
         self._flows = flows
         self._dispatcher = dispatcher
         self._control = control
-        self._stage = _Stage.NOT
+        self._stage = _Stage.STAYING
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
     def has_begun(self) -> bool:
         """Whether the member was asked to leave, or has left."""
-        return self._stage is not _Stage.NOT
+        return self._stage is not _Stage.STAYING
 
     def stop(self) -> None:
         """See `Supervisor.stop`."""

@@ -1,4 +1,4 @@
-"""Adds to every log line the message that is being handled where the line is written, and its trace."""
+"""Adds to each log line which message is being handled where the line is written, and its trace."""
 
 import sys
 

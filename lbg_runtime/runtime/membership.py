@@ -79,8 +79,8 @@ def find_membership(
     """Take the member's identity from the first source that has it: arguments, environment, settings, then the host
     name; if members discover each other, the process id is added to that.
 
-    Raises `ConfigError` if no source has it, if a number is given to a member that is not counted, or if there are
-    fewer queues than members.
+    Raises `ConfigError` if no source has it, if a number is given to a member that is not counted or an id to one that
+    is, or if there are fewer queues than members.
     """
     index, count = _first(index, _whole(environ, INDEX_VARIABLE)), _first(count, _whole(environ, COUNT_VARIABLE))
     if settings.mode is MembershipMode.DISCOVERED:

@@ -52,7 +52,8 @@ class Siblings:
         """Why a member could not be started at all."""
 
     async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
-        """Run until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return the worst of all exit codes.
+        """Run until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return the worst of all exit
+        codes.
 
         If a process ends with `USER_MISTAKE` within `STEADY_S`, and none was restarted before, all are ended, and this
         returns `USER_MISTAKE`. If the system does not start a process the first time, this raises `UserError` when all

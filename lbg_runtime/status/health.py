@@ -20,7 +20,10 @@ class Lack:
 
 
 def has_started(picture: MemberPicture) -> bool:
-    """Whether the member has learned its place in the group and begun to bind. Once true it stays so."""
+    """Whether the member has learned its place in the group and begun to bind.
+
+    Once True it stays so, except that a member without a home, which counts as started, is not between getting its
+    first home and its first bind."""
     if any(flow.epoch > 0 for flow in picture.flows):
         return True
     placement = None if picture.view is None else picture.view.placement

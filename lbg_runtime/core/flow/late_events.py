@@ -1,4 +1,4 @@
-"""Events of handles that are gone: they are noted and change nothing."""
+"""For a flow machine: events of handles that are gone, which are noted and change nothing."""
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (

@@ -308,7 +308,7 @@ class FlowMachine:
         return [Note(name, {"epoch": self.epoch, "reason": reason, "failed_binds": self._plan.failed_binds})]
 
     def _take_activity(self, now_ms: int) -> list[Command]:
-        if not self._plan.takes_activity(now_ms):
+        if not self._plan.accept_activity(now_ms):
             return self._unbind(ReleaseCause.HOP, now_ms)
         return self._become_active(now_ms)
 
@@ -453,7 +453,7 @@ class FlowMachine:
     def _advance_drain(self, now_ms: int) -> list[Command]:
         release = self._current_release()
         if release.drain_until_ms is None or now_ms < release.drain_until_ms:
-            if self._in_flight and release.looks(now_ms):
+            if self._in_flight and release.begin_look(now_ms):
                 return [LookForStall(self.epoch)]
             return self._unbind_if_drained(now_ms)
         if release.cause is ReleaseCause.HANDBACK:

@@ -1,4 +1,5 @@
-"""When a flow binds, when it gives way, and whether it steps aside: what follows from its place in the group.
+"""Decides for a flow machine, by the flow's place in the group, when it binds and gives way, and whether it steps
+aside.
 
 The flow machine reports what happens to its handles; the plan answers with times. It knows nothing about deliveries.
 """
@@ -77,9 +78,9 @@ class FlowPlan:
         )
         self.bind_at_ms = self._not_before_ms if self.wants_handle else None
 
-    def takes_activity(self, now_ms: int) -> bool:
-        """Whether a flow that becomes active now should keep the queue. Once it has returned False, the request to step
-        aside is used up."""
+    def accept_activity(self, now_ms: int) -> bool:
+        """Accept an activity that begins now, and return True; or step aside, and return False, which uses the request
+        for that up."""
         if self._aside_until_ms is None or now_ms >= self._aside_until_ms:
             return True
         self._aside_until_ms = None

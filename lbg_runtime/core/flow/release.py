@@ -66,8 +66,9 @@ class Release:
         """Whether the handle can be unbound (law L5)."""
         return not in_flight and (self.phase is not DrainPhase.FINISH or now_ms >= self.quiet_at_ms)
 
-    def looks(self, now_ms: int) -> bool:
-        """Whether to look now if anything in flight still moves; True once, until the next look is due."""
+    def begin_look(self, now_ms: int) -> bool:
+        """If a look at whether anything in flight still moves is due, begin it: set when the next is due, and return
+        True."""
         next_ms = self._next_look_ms()
         if next_ms is None or now_ms < next_ms:
             return False

@@ -5,8 +5,6 @@ Control messages decide where queues should be and when one is handed over; they
 to the broker's access lists for the control topic.
 
 Bytes to messages and back: core/group/control_codec.py.
-
-More than 400 lines, because the whole vocabulary of members is here.
 """
 
 import hashlib
@@ -361,9 +359,9 @@ class MemberFacts:
     header: Header
     question: QuestionId
     version: str
-    """Of the code."""
+    """The version of the sender's code."""
     keys_parked: int
-    """Of the queues that the sender owns; those of `ParkingWaits` are left out."""
+    """How many keys are parked in the queues that the sender owns, without those of `ParkingWaits`."""
     handled: Mapping[int, int]
     """Messages settled as accepted in this life, by index of the queue, if there are any."""
 

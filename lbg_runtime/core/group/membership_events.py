@@ -163,7 +163,7 @@ class SettingsDisagree:
     ours: str | None
     theirs: str | None
     is_alone: bool = False
-    """It is bound to no queue, while members that have our settings own some: the group is with us."""
+    """Whether the peer is bound to no queue while members with our settings own some: the group's settings are ours."""
 
 
 MembershipCommand = (

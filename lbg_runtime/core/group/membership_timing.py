@@ -1,4 +1,4 @@
-"""How often members speak, and how long their silence is tolerated."""
+"""The times of a membership machine: how often members speak, and how long their silence is tolerated."""
 
 from dataclasses import dataclass
 

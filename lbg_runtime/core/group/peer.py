@@ -1,4 +1,4 @@
-"""What a member remembers about one other member id, and about its own complaints."""
+"""For a membership machine: what it remembers about one other member id, and which complaints it has made."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which questions from non-members a member answers: each once, and a limited number per second, whoever asks."""
+"""Decides which questions from non-members a member answers: each once, and only so many per second in all."""
 
 from collections import deque
 

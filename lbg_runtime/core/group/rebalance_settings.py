@@ -1,4 +1,4 @@
-"""How many stand by, and how eagerly queues move."""
+"""The numbers of a rebalance machine: how many members stand by, and how eagerly queues move."""
 
 from dataclasses import dataclass
 

@@ -157,7 +157,9 @@ class Conductor:
     def __post_init__(self) -> None:
         plan, topic = self.plan, self.shape.subscription
         shards = plan.moving(self.shape.hash_count)
-        self.moves = tuple(ShardMove(shard, topic(shard), plan.leaves(shard), plan.goes_to(shard)) for shard in shards)
+        self.moves = tuple(
+            ShardMove(shard, topic(shard), plan.old_index(shard), plan.new_index(shard)) for shard in shards
+        )
 
     @property
     def topic(self) -> str:

@@ -256,7 +256,7 @@ class StripeGate:
         plan, shard = self._plan, marker.shard
         if plan is None or marker.generation != plan.generation:
             return self._keep_unread(delivery, f"a marker of generation {marker.generation} without its plan")
-        leaves, comes = plan.leaves(shard) == self._queue_index, plan.goes_to(shard) == self._queue_index
+        leaves, comes = plan.old_index(shard) == self._queue_index, plan.new_index(shard) == self._queue_index
         if leaves == comes or shard in self._markers or self._finish is not None:
             return [Drop(delivery.delivery_id)]
         self._markers[shard] = delivery.delivery_id
@@ -308,7 +308,7 @@ class StripeGate:
 
     def _judge(self, shard: int) -> _Verdict:
         plan, index = self._plan, self._queue_index
-        if plan is None or (leaves := plan.leaves(shard) == index) == (plan.goes_to(shard) == index):
+        if plan is None or (leaves := plan.old_index(shard) == index) == (plan.new_index(shard) == index):
             return _Verdict.HANDLE
         if leaves:
             if shard in self._gone:
@@ -324,7 +324,7 @@ class StripeGate:
     def _has_left(self, shard: int, plan: StripePlan) -> bool:
         # A queue that has finished has settled its markers, so perhaps no member is left that can report its shards.
         known = self._striping
-        return known.generation == plan.generation and (shard in known.left or plan.leaves(shard) in known.finished)
+        return known.generation == plan.generation and (shard in known.left or plan.old_index(shard) in known.finished)
 
     def _reconsider(self) -> list[GateOrder]:
         orders: list[GateOrder] = []

@@ -67,14 +67,14 @@ class SeenQueues:
         """
         moving = ""
         for shard, indexes in self._holders().items():
-            topic, new = self.shape.subscription(shard), plan.goes_to(shard)
+            topic, new = self.shape.subscription(shard), plan.new_index(shard)
             if not indexes:
                 found = "no queue subscribes to it, and what is published there is lost"
                 raise UserError(topic, found, _by_hand(f"added to {self.shape.queue_name(new)}"))
             found = (
                 f"subscribed to by {self._names(indexes)}, on the way from {plan.from_count} to {plan.to_count} queues"
             )
-            if odd := indexes - {plan.leaves(shard), new}:
+            if odd := indexes - {plan.old_index(shard), new}:
                 added = f" and added to {self.shape.queue_name(new)}" if odd == indexes else ""
                 raise UserError(topic, found, _by_hand(f"taken from {self._names(odd)}{added}"))
             if len(indexes) > 1:

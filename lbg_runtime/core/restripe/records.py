@@ -38,22 +38,22 @@ class StripePlan:
         """Number of queues that exist during the re-striping."""
         return max(self.from_count, self.to_count)
 
-    def leaves(self, shard: int) -> int:
+    def old_index(self, shard: int) -> int:
         """Index of the queue that holds the shard before its move."""
         return shard % self.from_count
 
-    def goes_to(self, shard: int) -> int:
+    def new_index(self, shard: int) -> int:
         """Index of the queue that holds the shard after its move."""
         return shard % self.to_count
 
     def moving(self, hash_count: int) -> list[int]:
         """The shards that change their queue, in the order of their moves."""
-        return [shard for shard in range(hash_count) if self.leaves(shard) != self.goes_to(shard)]
+        return [shard for shard in range(hash_count) if self.old_index(shard) != self.new_index(shard)]
 
     def marker_counts(self, hash_count: int) -> Counter[int]:
         """How many markers each queue keeps until the finish, by index: those of the shards that leave it or come."""
         moving = self.moving(hash_count)
-        return Counter(map(self.leaves, moving)) + Counter(map(self.goes_to, moving))
+        return Counter(map(self.old_index, moving)) + Counter(map(self.new_index, moving))
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class _Lines:
             _log.info(self._ended, **kept, **facts)
 
     def give_back(self, name: Hashable, facts: _Facts) -> None:
-        """The same, where the key's messages went back unhandled: nothing has become better."""
+        """Like `end`, if the key's messages went back unhandled: nothing has become better."""
         kept = self._told.pop(name, None)
         if kept is not None:
             _log.info("key_given_back", **kept, **facts)

@@ -1,4 +1,4 @@
-"""What the changes of a flow leave in the journal and in the log."""
+"""Writes the changes of a flow into the journal and the log."""
 
 from collections.abc import Mapping
 

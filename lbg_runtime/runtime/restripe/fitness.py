@@ -1,4 +1,4 @@
-"""Whether a group and its queues can carry a re-striping; each function only looks."""
+"""Checks for a restriper whether a group and its queues can carry a re-striping; no function changes anything."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The counts of a dispatcher's troubles."""
+"""The counts of what goes wrong in a dispatcher, or is unusual."""
 
 from dataclasses import dataclass
 

@@ -56,7 +56,7 @@ PERMANENT_REFUSALS = frozenset({"Unknown Queue", "Permission Not Allowed"})
 class SessionState(Enum):
     NEW = "new"
     OPEN = "open"
-    """Also while its connection is lost."""
+    """It stays OPEN while its connection is lost."""
     CLOSED = "closed"
 
 

@@ -213,7 +213,7 @@ class SolaceFlow:
         except IncompleteMessageDeliveryError:
             pass
         except (*CLIENT_ERRORS, RuntimeError) as error:
-            # The latter of a thread that the client could not start, now or when it began to receive.
+            # A `RuntimeError` comes from a thread that the client could not start, now or when it began to receive.
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
         self._session.let_go(receiver)
         self._path.end()

@@ -89,7 +89,7 @@ class SolaceTransport:
         self._barrier: Barrier | None = None
         """The barrier of the present session."""
         self._connected = asyncio.Event()
-        """Set while there is a connection; and by `close`, so that nobody goes on waiting for one."""
+        """Set while there is a connection."""
         self._restoring: asyncio.TimerHandle | None = None
         self._outage: asyncio.Task[None] | None = None
         """Logs why the client does not come back, until it has."""
@@ -174,7 +174,7 @@ class SolaceTransport:
         self._watcher = None
         session, self._session = self._session, None
         self._disconnected()
-        # Wakes those who wait for a connection: they find that there will be none.
+        # This wakes those who wait for a connection: they find that there is none, and will be none.
         self._connected.set()
         self._connected.clear()
         if self._inbox is not None:
@@ -192,7 +192,7 @@ class SolaceTransport:
             if tasks:
                 await asyncio.wait(tasks)
             async with self._opening:
-                # `open` was under way, and has ended what was half open.
+                # If `open` was under way, it has ended what was half open by now.
                 pass
             if session is not None:
                 await self._session_threads.run(session.disconnect)

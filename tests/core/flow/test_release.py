@@ -41,13 +41,13 @@ def test_a_stop_that_loses_activity_keeps_its_bound() -> None:
 def test_a_hand_back_looks_from_the_quiet_gap_on_and_later_if_more_has_come() -> None:
     release = release_of(ReleaseCause.HANDBACK)
     release.look_at_ms = 50
-    assert not release.looks(49)
+    assert not release.begin_look(49)
     release.quiet_at_ms = 60
-    assert not release.looks(50)
+    assert not release.begin_look(50)
     assert not release.end_stalled(50, has_stopped=False)
     assert release.deadline_ms(in_flight=1) == 60
-    assert release.looks(60)
-    assert not release.looks(60 + LOOK_EVERY_MS - 1)
+    assert release.begin_look(60)
+    assert not release.begin_look(60 + LOOK_EVERY_MS - 1)
     assert release.end_stalled(60, has_stopped=False)
     assert (release.phase, release.cause) == (DrainPhase.WAIT, ReleaseCause.HANDBACK)
     assert release.deadline_ms(in_flight=1) is None, "no end at which the queue would be kept"

@@ -50,7 +50,7 @@ class HandlesWhatLiesBehindTheMarker(StripeGate):
     """The old queue goes on with what is a copy."""
 
     def _judge(self, shard: int) -> _Verdict:
-        if self._plan is not None and self._plan.leaves(shard) == self._queue_index:
+        if self._plan is not None and self._plan.old_index(shard) == self._queue_index:
             return _Verdict.HANDLE
         return super()._judge(shard)
 
@@ -60,7 +60,7 @@ class HandlesWhatLiesBeforeTheMarker(StripeGate):
 
     def _judge(self, shard: int) -> _Verdict:
         verdict, plan = super()._judge(shard), self._plan
-        is_coming = plan is not None and plan.leaves(shard) != self._queue_index
+        is_coming = plan is not None and plan.old_index(shard) != self._queue_index
         return _Verdict.HANDLE if is_coming and verdict is _Verdict.DROP else verdict
 
 

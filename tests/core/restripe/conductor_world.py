@@ -101,7 +101,7 @@ class Group:
         """How many lie in each queue, unsettled until the finish: the plan, and a marker of each of its shards."""
         plan = self.plan
         markers = {record.shard for record in self.journal if isinstance(record, ShardMarker)}
-        found = Counter(index for shard in markers for index in {plan.leaves(shard), plan.goes_to(shard)})
+        found = Counter(index for shard in markers for index in {plan.old_index(shard), plan.new_index(shard)})
         found.update(list(self.queues) if plan in self.journal else [])
         return found
 
@@ -190,8 +190,8 @@ class Group:
             assert self.published(StripeFinish)
             return
         shard = self.topics.index(topic)
-        assert index == self.plan.leaves(shard) != self.plan.goes_to(shard)
-        assert self.plan.goes_to(shard) in self.holders(shard)
+        assert index == self.plan.old_index(shard) != self.plan.new_index(shard)
+        assert self.plan.new_index(shard) in self.holders(shard)
         assert self.said is not None
         assert shard in self.said.left, "the old queue's owner is done with it"
 
@@ -205,11 +205,11 @@ class Group:
                 assert not [old for old in self.plans[:-1] if record_topic(CONTROL_TOPIC, old) in topics]
             case ShardMarker(generation, shard):
                 assert generation == self.plan.generation
-                assert self.holders(shard) == {plan.leaves(shard), plan.goes_to(shard)}, "it cuts both streams"
+                assert self.holders(shard) == {plan.old_index(shard), plan.new_index(shard)}, "it cuts both streams"
                 assert self.informed() == everybody
             case StripeFinish():
                 assert record == StripeFinish(plan.generation, plan.from_count, plan.to_count)
-                assert all(self.holders(shard) == {plan.goes_to(shard)} for shard in self.shards)
+                assert all(self.holders(shard) == {plan.new_index(shard)} for shard in self.shards)
                 assert self.informed() == everybody
             case StripeEnd():
                 assert record == StripeEnd(plan.generation, plan.to_count)

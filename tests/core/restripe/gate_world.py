@@ -254,7 +254,7 @@ class GateLaws(RuleBasedStateMachine):
 
     def new_queue(self, shard: int) -> int:
         assert self.plan is not None
-        return self.plan.goes_to(shard)
+        return self.plan.new_index(shard)
 
     def is_moved(self, shard: int) -> bool:
         return (1 - self.new_queue(shard), shard) not in self.subscribed
@@ -316,7 +316,7 @@ class GateLaws(RuleBasedStateMachine):
     def renew(self, chance: int) -> None:
         """Somebody conducts who hears of members that know of a newer plan."""
         plan = self.plan
-        if chance or plan is None or any((plan.goes_to(shard), shard) in self.subscribed for shard in MOVING):
+        if chance or plan is None or any((plan.new_index(shard), shard) in self.subscribed for shard in MOVING):
             return
         self.plan = replace(plan, generation=plan.generation + 1)
         self.publish_record(self.plan)

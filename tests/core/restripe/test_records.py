@@ -202,7 +202,7 @@ def test_a_topic_of_something_else_names_no_plan(topic: str) -> None:
 
 def test_a_plan_says_where_a_shard_lies_before_and_after() -> None:
     plan = StripePlan(1, from_count=8, to_count=12, secret="s")
-    assert [(shard, plan.leaves(shard), plan.goes_to(shard)) for shard in (7, 8, 11, 12, 24)] == [
+    assert [(shard, plan.old_index(shard), plan.new_index(shard)) for shard in (7, 8, 11, 12, 24)] == [
         (7, 7, 7),
         (8, 0, 8),
         (11, 3, 11),

@@ -119,7 +119,7 @@ static bool rebuild(const Flow *gone)
 
 typedef enum { BLOCKED, NO_MEMORY, UNTOLD } Call;
 
-/* Calls the function that the flow's intake has for this, if both still exist. Takes the interpreter's lock. */
+/* Calls the function of the flow's intake for this news, if flow and intake still exist. Takes the interpreter's lock. */
 static void call_back(void *user, Call what, int error_number)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -157,7 +157,7 @@ static void call_back(void *user, Call what, int error_number)
     PyGILState_Release(state);
 }
 
-/* Waits, with the lock, until the loop has taken something; returns whether to tell this flow that it has not come. */
+/* Waits, with the lock held, until the loop has taken something; returns whether to tell this flow that it has not. */
 static bool loop_is_blocked(void *user)
 {
     Flow *flow = find(user);
@@ -186,8 +186,8 @@ static bool loop_is_blocked(void *user)
     return is_news;
 }
 
-/* Tells the loop that messages have gathered; returns 0, or what went wrong. Called with the lock, behind which nobody
-   closes the pipe. One that is full has yet to be read, which tells the loop as well. */
+/* Tells the loop that messages have gathered; returns 0, or the error number. Called with the lock held, so that nobody
+   closes the pipe meanwhile. A full pipe is no error: the loop has yet to read it, and learns of them then. */
 static int ring(const Intake *self)
 {
     while (write(self->bell, "", 1) < 0) {
@@ -226,7 +226,7 @@ static int on_message(void *native_flow, void *message, void *user)
     flow->gathered++;
     bool is_full = self->count >= self->full;
     int error = self->has_rung ? 0 : ring(self);
-    /* If not, the next message tries again. */
+    /* If it failed, the next message tries again. */
     self->has_rung = error == 0;
     pthread_mutex_unlock(&lock);
     if (error)

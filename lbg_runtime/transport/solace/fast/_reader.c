@@ -66,7 +66,7 @@ typedef struct {
     size_t field_size;
     PyTypeObject *message_type, *delivery_type;
     Py_ssize_t message_slots[MESSAGE_SLOTS], delivery_slots[DELIVERY_SLOTS];
-    PyObject *publisher_property; /* messages with it have bytes as payload, unless somebody has copied it */
+    PyObject *publisher_property; /* messages with it have bytes as payload, unless somebody copied the stamp */
     PyObject *no_headers;         /* of nearly every message */
     int default_priority;         /* which says nothing, as every message has one */
     PyObject *add_property;       /* (properties, name, address of the field) */
@@ -169,7 +169,7 @@ static inline void put(PyObject *object, Py_ssize_t offset, PyObject *value)
     *(PyObject **)((char *)object + offset) = value;
 }
 
-/* Returns a new reference to the text; what is no UTF-8 in it is U+FFFD, as `text_of` of properties.py says. */
+/* Returns a new reference to the text; what is not UTF-8 in it becomes U+FFFD, as in `text_of` of properties.py. */
 static PyObject *text_of(const char *text)
 {
     return text == NULL ? PyUnicode_FromStringAndSize("", 0)
@@ -189,7 +189,7 @@ static PyObject *name_of(Reader *self, const char *text)
             Py_DECREF(name);
             return NULL;
         }
-        /* Another text, as some of it was no UTF-8, would never be found again. */
+        /* Not kept if some of it was not UTF-8: the text is then another one, and would never be found again. */
         if (strcmp(kept, text) == 0) {
             self->names[self->name_count] = Py_NewRef(name);
             self->name_texts[self->name_count++] = kept;

@@ -17,7 +17,7 @@
 
 enum { OK = 0, TOPIC_KIND = 0 };
 enum { FUNCTIONS = 16, PARTS = 6, HEADERS = 4 };
-/* Whether a larger message can be sent at all, the writer in Python says. ITEM_BYTES is more than a property adds. */
+/* The writer in Python decides whether a larger message can be sent at all. ITEM_BYTES is more than a property adds. */
 enum { USUAL_BYTES = 1 << 20, ITEM_BYTES = 32 };
 
 typedef struct {
@@ -110,7 +110,7 @@ static bool write_properties(const Functions *call, void *native, PyObject *prop
         return true;
     if (call->create_properties(native, &map, 0) != OK)
         return false;
-    /* If this ends half-way, it is closed with its message. */
+    /* If this ends half-way, the container is closed with its message. */
     while (PyDict_Next(properties, &position, &name, &value)) {
         const char *name_text = text_of(name, &size);
         if (name_text == NULL || size == 0)
@@ -164,7 +164,7 @@ static bool write_headers(const Writer *self, void *native, PyObject *headers)
     return is_written;
 }
 
-/* Writes the parts of the message; false if it is not to be written here. */
+/* Writes the parts of the message; false if it must be written in Python instead. */
 static bool write_parts(const Writer *self, void *native, PyObject *const *parts, const void *tag)
 {
     const Functions *call = &self->call;
@@ -206,7 +206,7 @@ static PyObject *writer_write(Writer *self, PyObject *const *arguments, Py_ssize
         is_written = write_parts(self, native, parts, tag);
         release(parts, PARTS);
     }
-    /* Whatever it is, the writer in Python will meet it again. */
+    /* Whatever the error is, the writer in Python will meet it again. */
     PyErr_Clear();
     return PyBool_FromLong(is_written);
 }
