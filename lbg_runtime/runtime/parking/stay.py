@@ -103,7 +103,7 @@ class ParkingStay:
         self._where = {"queue": ports.queue, "parking": parking, "epoch": epoch}
         self._waits_since_ms = now_ms()
         self._refusal: str | None = None
-        """Why the parking queue could not be bound; None while it is bound."""
+        """Why there is no flow on the parking queue, if that is known; None while there is one."""
         self._fence = StayFence(ports.queue, parking, epoch, self.ledger, ports.session)
         self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
@@ -123,8 +123,8 @@ class ParkingStay:
     def pause(self) -> None:
         """Start no further replays, as the queue is being given up.
 
-        A replay that is being moved to another queue, and whose copy may have arrived there, is moved to the end:
-        otherwise the next owner would handle it once more.
+        But a move to another queue is completed if the copy may have arrived there: otherwise the next owner would
+        handle the message once more.
         """
         self.ledger.pause()
         self._ports.return_unstarted(self._parking, self.epoch, True)

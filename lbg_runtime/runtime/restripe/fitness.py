@@ -93,8 +93,9 @@ async def insist_on_target(queues: QueueAdmin, settings: Settings, queue_count: 
 
 
 async def insist_on_fit_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues) -> None:
-    """Raise `QueueUnfit` if a queue could silently miss a record, so that another queue would not get its copies; or if
-    it shows too few unsettled messages: its records are settled last, and what follows them would never be shown."""
+    """Raise `QueueUnfit` if a queue could silently miss a record, so that it would leave copies to another queue which
+    leaves them to it; or if it shows too few unsettled messages: its records are settled last, and what follows them
+    would never be shown."""
     markers = plan.marker_counts(seen.shape.hash_count)
     for index, topics in seen.subscriptions.items():
         # A queue that has lost all its topics is about to be deleted, and may have been closed for that.
