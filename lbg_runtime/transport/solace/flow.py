@@ -384,9 +384,10 @@ class SolaceFlow:
             self._begin_ending()
 
     def _let_go(self) -> None:
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
-            self._path.end()
+        self._receiver = None
+        # Also of a flow that is being unbound just now: when that is done, the session may be freed at once, and the
+        # loop, which may still have to open a window again, must not touch it.
+        self._path.end()
 
     def _end(self, reason: str) -> None:
         state, self._state = self._state, HandleState.DEAD

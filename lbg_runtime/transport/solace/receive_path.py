@@ -49,8 +49,8 @@ class ReceivePath(Protocol):
         ...
 
     def end(self) -> None:
-        """Free what the client has left here, and drop what callbacks still bring until the flow or its session is
-        freed. Called on any thread."""
+        """Free what the client has left here. Idempotent; called on any thread. What callbacks still bring, until the
+        flow or its session is freed, is dropped, and the library is not called any more."""
         ...
 
     def seal(self) -> None:

@@ -167,11 +167,15 @@ class Flows:
 class QuietPath:
     """A receive path that does nothing."""
 
+    def __init__(self) -> None:
+        self.has_ended = False
+
     def attach(self, _: object) -> None: ...
 
     def begin(self, _: object) -> None: ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        self.has_ended = True
 
 
 def bound_answer(*_: object) -> native.BindAnswer:
@@ -225,8 +229,8 @@ def browse(session: SolaceSession) -> object:
     return session.browse("orders/0", 1_000, None)
 
 
-def new_flow() -> SolaceFlow:
-    nobody, path = cast(Any, None), cast(Any, QuietPath())
+def new_flow(path: QuietPath | None = None) -> SolaceFlow:
+    nobody, path = cast(Any, None), cast(Any, path or QuietPath())
     return SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: path, nobody, 255)
 
 
@@ -235,9 +239,9 @@ def bind(session: SolaceSession) -> object:
     return None
 
 
-def flow_bound_to(session: SolaceSession) -> SolaceFlow:
+def flow_bound_to(session: SolaceSession, path: QuietPath | None = None) -> SolaceFlow:
     library = session.service
-    flow = new_flow()
+    flow = new_flow(path)
     library.may_answer.set()
     flow.start(session)
     library.may_answer.clear()
@@ -322,6 +326,21 @@ def test_a_flow_that_is_left_when_its_session_is_over_is_freed_by_nobody_else(li
     session.disconnect()
     gc.collect()
     assert library.calls == ["disconnected", "freed"]
+
+
+def test_a_flow_whose_session_ends_while_it_is_unbound_touches_no_window_from_then_on(library: Library) -> None:
+    """A loop that moves again would open it, while another thread frees the session as soon as the unbind is done."""
+    session, path = session_of(library), QuietPath()
+    flow = flow_bound_to(session, path)
+    unbinding = threading.Thread(target=flow.terminate, daemon=True)
+    unbinding.start()
+    assert library.is_asked.wait(PATIENCE_S)
+    assert not path.has_ended
+    flow.session_ended("logs in again")
+    assert path.has_ended
+    library.may_answer.set()
+    unbinding.join(PATIENCE_S)
+    assert library.calls == ["answered"]
 
 
 def test_a_flow_that_is_left_can_be_told_of_the_end_until_its_session_is_freed(

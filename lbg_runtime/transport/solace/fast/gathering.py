@@ -85,9 +85,11 @@ class Gathering:
         self._intake.add(user, path)
 
     def remove(self, user: int, path: GatheredPath) -> None:
-        """Take no more messages of this flow; those that have gathered are still handed over. Called on any thread."""
-        if self._paths.get(user) is path:
-            del self._paths[user]
+        """Take no more messages of this flow; those that have gathered are still handed over. Called on any thread, and
+        perhaps on two at once."""
+        with suppress(KeyError):
+            if self._paths[user] is path:
+                del self._paths[user]
         self._intake.remove(user, path)
 
     def seal(self) -> None:
