@@ -3,6 +3,9 @@
 Spark puts its Python side first on the path of each process that it starts, as an archive. Every process compiles what
 comes from an archive again, which is most of its start-up time; and a query starts about eight of them. The installed
 package next to that archive is the same, and is kept compiled.
+
+Spark waits 10 s until a process that plans or reads for it calls back, and no setting of it says more. PySpark calls
+back when it has imported itself; here, that is the first thing that such a process does.
 """
 
 import importlib.util
@@ -29,8 +32,45 @@ while [ -n "$left" ]; do
   esac
 done
 export PYTHONPATH
+if [ -n "$PYTHON_WORKER_FACTORY_PORT" ] && [ "$1" = -m ] && [ "$SPARK_PREFER_IPV6" != true ]; then
+  shift
+  exec {python} -c {caller} "$@"
+fi
 exec {python} "$@"
 """
+
+_CALLER = """\
+import os
+import socket
+import struct
+import sys
+
+port, secret = int(os.environ["PYTHON_WORKER_FACTORY_PORT"]), os.environ["PYTHON_WORKER_FACTORY_SECRET"]
+line = socket.create_connection(("127.0.0.1", port), int(os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", 15)))
+file = line.makefile("rwb", int(os.environ.get("SPARK_BUFFER_SIZE", 65536)))
+file.write(struct.pack("!i", len(secret.encode())) + secret.encode())
+file.flush()
+answer = file.read(struct.unpack("!i", file.read(4))[0])
+if answer != b"ok":
+    sys.exit(f"Spark answered {answer!r}")
+
+import runpy
+
+import pyspark.util
+
+connect = pyspark.util.local_connect_and_auth
+
+
+def connected(whom, its_secret):
+    return (file, line) if (whom, its_secret) == (port, secret) else connect(whom, its_secret)
+
+
+pyspark.util.local_connect_and_auth = connected
+if sys.path[0] == "":
+    sys.path[0] = os.getcwd()
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+"""What a process does that Spark waits for; then it is as if Spark had started it."""
 
 
 def worker_python(environ: Mapping[str, str]) -> str:
@@ -45,9 +85,8 @@ def worker_python(environ: Mapping[str, str]) -> str:
         return sys.executable
     archives = shlex.quote(str(spark / "python" / "lib"))
     try:
-        return str(
-            made_program("python", _WRAPPER.format(archives=archives, python=shlex.quote(sys.executable)), environ)
-        )
+        python, caller = shlex.quote(sys.executable), shlex.quote(_CALLER)
+        return str(made_program("python", _WRAPPER.format(archives=archives, python=python, caller=caller), environ))
     except SparkUnavailable:
         return sys.executable
 
