@@ -28,13 +28,14 @@ from lbg_runtime.pipeline.advise.timeline import Timeline, timeline_of
 from lbg_runtime.validator.schema import RunTables
 
 HOT_KEYS = 10
+"""By messages, and as many by the time of their handlers."""
 IDLE_SHARE = 0.1
 """A member that handled less than this share of the mean is idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One of the keys with the most messages."""
+    """One of the keys with the most messages, or the most time of handlers."""
 
     key: str
     shard: int
@@ -183,8 +184,11 @@ def _key_table(keyed: pa.Table) -> pa.Table:
 
 
 def _hot_keys(table: pa.Table, total: float, queue_count: int) -> list[HotKey]:
+    """The larger of the two shares first."""
     busy = float(pc.sum(table["busy"]).as_py() or 1)
-    return [
+    by_time = table.sort_by([("busy", "descending"), ("key", "ascending")])
+    rows = {row["key"]: row for each in (table, by_time) for row in each.slice(0, HOT_KEYS).to_pylist()}
+    found = [
         HotKey(
             row["key"],
             row["shard"],
@@ -193,8 +197,9 @@ def _hot_keys(table: pa.Table, total: float, queue_count: int) -> list[HotKey]:
             row["messages"] / total,
             row["busy"] / busy,
         )
-        for row in table.slice(0, HOT_KEYS).to_pylist()
+        for row in rows.values()
     ]
+    return sorted(found, key=lambda each: max(each.share, each.busy_share), reverse=True)
 
 
 def _members(tables: RunTables) -> list[MemberLoad]:
@@ -256,15 +261,23 @@ def _recommendations(
             "The hash count stays for the life of a group: another one needs a new group, beside the old one until "
             "that is empty. The queue count can be changed at any time (lbg group restripe)."
         )
+    hottest, busiest = max(hot, key=lambda each: each.share), max(hot, key=lambda each: each.busy_share)
     if useful < max(now.queue_count, best.queue_count):
-        share = hot[0].share
         said.append(
-            f"No cut keeps more than {1 / share:.1f} queues busy: key {hot[0].key!r} alone is {share:.1%} of the "
-            "messages, and one key is handled by one member at a time. Split the key, or make its handling shorter."
+            f"No cut keeps more than {1 / hottest.share:.1f} queues busy: key {hottest.key!r} alone is "
+            f"{hottest.share:.1%} of the messages, and one key is handled by one member at a time. Split the key, or "
+            "make its handling shorter."
         )
-    elif hot[0].share > 1 / (2 * now.queue_count):
+    elif hottest.share > 1 / (2 * now.queue_count):
         said.append(
-            f"Key {hot[0].key!r} is {hot[0].share:.1%} of the messages, more than half of an even queue: watch it."
+            f"Key {hottest.key!r} is {hottest.share:.1%} of the messages, more than half of an even queue: watch it."
+        )
+    if busiest.busy_share > max(1 / (2 * now.queue_count), 2 * busiest.share):
+        # Loads are counted in messages, so no cut shows it.
+        said.append(
+            f"Key {busiest.key!r} is {busiest.share:.1%} of the messages, and takes {busiest.busy_share:.1%} of the "
+            f"time of all handlers: by time, no cut keeps more than {1 / busiest.busy_share:.1f} queues busy. Make its "
+            "handling shorter, or split the key."
         )
     idle = [each.member for each in members if each.is_idle and each.was_bound]
     if idle:

@@ -52,7 +52,11 @@ def as_text(advice: Advice) -> str:
         f"{advice.hash_count} shards, {advice.function.value}",
         f"queues: the busiest has {advice.queues.max_over_mean:.2f} times its share, Gini {advice.queues.gini:.3f}; "
         f"shards: {advice.shards.max_over_mean:.2f} times, Gini {advice.shards.gini:.3f}",
-        "hot keys: " + ", ".join(f"{each.key} {each.share:.1%} (shard {each.shard})" for each in advice.hot_keys[:5]),
+        "hot keys: "
+        + ", ".join(
+            f"{each.key} {each.share:.1%}, {each.busy_share:.1%} of the time (shard {each.shard})"
+            for each in advice.hot_keys[:5]
+        ),
         f"useful queues: {advice.useful_queues} at most",
         *advice.recommendations,
     ]

@@ -41,9 +41,10 @@ def write_journal(
     named: str | None = None,
     life: int = 1,
     clock_set_ms: int = 0,
+    slow: str | None = None,
     records: Sequence[FlowRecord | StripesRecord] = (),
 ) -> None:
-    """A member that handled these one after another, 10 ms each, of which 4 ms waiting.
+    """A member that handled these one after another, 10 ms each, of which 4 ms waiting; the key `slow` took a second.
 
     `clock_set_ms`: by how much its wall clock was set behind the first.
     """
@@ -51,9 +52,10 @@ def write_journal(
     writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, named or member, life, "host", 1, 0))
     for record in records:
         writer.write(record)
+    done_ms = at_ms
     for number, key in enumerate(keys, 1):
         shard = None if key is None else shard_of(function, key, HASH_COUNT)
-        done_ms = at_ms + 10 * number
+        done_ms += 1_004 if key is not None and key == slow else 10
         wall_us = (done_ms + (clock_set_ms if number > 1 else 0)) * 1_000
         writer.write(
             DispatchRecord(
@@ -69,8 +71,8 @@ def write_journal(
                 redelivered=False,
                 attempts=1,
                 local_seq=number,
-                receive_mono_ns=(done_ms - 10) * MS,
-                start_mono_ns=(done_ms - 6) * MS,
+                receive_mono_ns=(done_ms - (1_004 if key is not None and key == slow else 10)) * MS,
+                start_mono_ns=(done_ms - (1_000 if key is not None and key == slow else 6)) * MS,
                 done_mono_ns=done_ms * MS,
                 t_done=wall_us,
                 t_settle=wall_us,
@@ -125,6 +127,25 @@ def test_the_hot_key_is_told_where_it_is_in_the_way(run: Path) -> None:
     text = as_text(advice_of(run))
     assert "Key 'hot' is 25.0% of the messages" in text
     assert "useful queues: 5 at most" in text
+
+
+def test_a_key_with_few_messages_that_take_long_is_told_too(tmp_path: Path) -> None:
+    """It was in no list: with 10 keys of which each had more messages, nothing but the skew of latencies showed it."""
+    write_journal(tmp_path, "a", [*[f"key-{number % 60}" for number in range(600)], *["slow"] * 5], slow="slow")
+    advice = advice_of(tmp_path)
+    first, second = advice.hot_keys[:2]
+    assert (first.key, first.messages) == ("slow", 5)
+    assert first.busy_share == pytest.approx(5_000 / (5_000 + 3_600))
+    assert second.messages == 10
+    assert second.busy_share == pytest.approx(60 / 8_600)
+    assert "Key 'slow' is 0.8% of the messages, and takes 58.1% of the time of all handlers" in as_text(advice)
+    assert "of the time of all handlers" not in as_text(advice_of_even(tmp_path / "even"))
+
+
+def advice_of_even(folder: Path) -> Advice:
+    folder.mkdir()
+    write_journal(folder, "a", [f"key-{number % 60}" for number in range(600)])
+    return advice_of(folder)
 
 
 def test_no_cut_is_recommended_that_keeps_fewer_queues_busy_than_there_are(tmp_path: Path) -> None:
