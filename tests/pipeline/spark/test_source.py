@@ -408,6 +408,15 @@ def test_a_log_that_takes_the_place_of_another_ends_the_stream(tmp_path: Path) -
     assert [found for _, found in batches(reader, end)] == [[id_of("k", 2)]]
 
 
+def test_a_stream_goes_on_where_the_note_of_its_log_was_lost_and_written_by_hand(log: LogOnDisk) -> None:
+    lane = log.lane()
+    lane.append(rows([id_of("k", 1)]))
+    [(end, _)] = batches(stream_reader(log.root))
+    (log.root / "landing.json").write_text('{"group": "orders", "hash_prefix": "hp", "hash_count": 8, "format": 1}')
+    lane.append(rows([id_of("k", 2)]))
+    assert [found for _, found in batches(stream_reader(log.root), end)] == [[id_of("k", 2)]]
+
+
 @pytest.mark.parametrize("fails_on_loss", ["true", "false"])
 def test_a_log_that_takes_the_place_of_another_gives_nothing_to_what_was_planned(
     tmp_path: Path, fails_on_loss: str
