@@ -235,8 +235,10 @@ class DrawnWorld(JournaledWorld):
         """By handling, when its handler has failed last."""
         self._overdue = set()
         """Handlings of which the newest attempt took too long, and ended well."""
-        self._loaded = set()
-        """By member, queue, epoch and lane: where a message was handled with success."""
+        self._begins = {}
+        """By handling, how much had been begun when its handler was called last."""
+        self._latest = {}
+        """By lane: the latest begin of what was handled with success, and its member, queue and epoch."""
         self._told = {}
         """By member and queue: what its hooks were told."""
         self._kept = set()
@@ -364,9 +366,10 @@ class DrawnWorld(JournaledWorld):
             self.fault(f"{identity} was begun although it has no key")
         if identity != identity_of(delivery.message):
             self.fault(f"{delivery.message} comes as {message}")
-        place = member.name, delivery.queue, delivery.epoch, handling.lane
-        if not message.is_first_of_key and place not in self._loaded and delivery.queue in self.queues:
-            self.fault(f"{identity} is not the first of its key, and nothing of it was handled in {place}")
+        _, latest = self._latest.get(handling.lane, (0, None))
+        if not message.is_first_of_key and latest != (place := (member.name, delivery.queue, delivery.epoch)):
+            self.fault(f"{identity} is not the first of its key in {place}, and the latest was handled in {latest}")
+        self._begins[handling] = len(self.begun)
         if not message.is_first_of_key and isinstance(self, PartitionedWorld):
             self.fault(f"{identity} is not the first of its key, which the broker may have moved unseen")
         waited_s = self.loop.time() - self._failed_s.pop(handling, 0)
@@ -381,7 +384,8 @@ class DrawnWorld(JournaledWorld):
     def look_at_end(self, member, handling):
         identity, calls = identity_of(handling.message), self._calls.pop(handling, 0)
         if handling.outcome is not None and handling.end_report is None and handling.attempts:
-            self._loaded.add((member.name, handling.queue, handling.epoch, handling.lane))
+            done = self._begins[handling], (member.name, handling.queue, handling.epoch)
+            self._latest[handling.lane] = max(done, self._latest.get(handling.lane, done))
             if handling in self._overdue:
                 self.fault(f"{identity} is accepted, although its last attempt took too long")
         if calls > handling.attempts or (calls < handling.attempts and not (self.around or self._refuses)):

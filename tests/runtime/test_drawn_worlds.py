@@ -33,6 +33,7 @@ from tests.runtime.mishaps import MISHAPS, TROUBLES, faults
 from tests.runtime.worlds import (
     ParkingWorld,
     PartitionedWorld,
+    RestripedBackWorld,
     RestripedWorld,
     SharedParkingWorld,
     SharedWorld,
@@ -46,7 +47,8 @@ COUNTS = {
     SharedWorld: 12,
     SharedParkingWorld: 8,
     PartitionedWorld: 12,
-    RestripedWorld: 8,
+    RestripedWorld: 6,
+    RestripedBackWorld: 6,
 }
 """How many worlds of each story are tried here."""
 
@@ -152,6 +154,7 @@ PLANTED = {
     "all is recorded as settled": (0, MemberJournal, "handled", _record_as_settled),
     "settlements leave before their records": (131, MemberJournal, "flush", lambda _: None),
     "what waits for its batch is handled though its queue has stopped": (5, Dispatcher, "_hold_what_waits", _nothing),
+    "keys of a shard that was away count as known": (3, Dispatcher, "forget_keys", _nothing),
     "a thread that is at work is not waited for": (6, _Work, "abandon", _always_true),
     "nobody takes the place of a thread that hangs": (6, Dispatcher, "_replace_stuck_runner", _nothing),
     "what waits behind a gate begins though it was taken back": (1471, RunningAttempts, "look_before_begin", _nothing),
@@ -163,6 +166,7 @@ PLANTED = {
 PLANTED_ELSEWHERE = {
     "what waits for its batch is handled though its queue has stopped": StoppedWorld,
     "a batch of a shard that leaves waits for more": RestripedWorld,
+    "keys of a shard that was away count as known": RestripedBackWorld,
 }
 """The stories in which some are looked for; others are in worlds of one member."""
 

@@ -222,6 +222,8 @@ class RestripedWorld(SharedWorld):
     """Members a and c are there, and their group is brought from one queue to two."""
 
     QUEUES = 1
+    COUNTS = (1, 2)
+    """Numbers of queues, from the first to the last."""
     MISHAPS: ClassVar = SharedWorld.MISHAPS | {
         "the conductor is killed, and run again": Mishap(_run_again, repeats=False)
     }
@@ -231,12 +233,13 @@ class RestripedWorld(SharedWorld):
         self.admin = EngineQueues(self.broker)
         self.admin._answer = self._then_publish(self.admin._answer)
         self.conducting = None
+        self._stage = 0
+        """As an index of `COUNTS`."""
         self._is_untold = False
         """Nobody is left who could tell a member that begins with the old number: the command, given again, does."""
 
     def sections(self, name):
-        is_done = self.conducting is not None and self.conducting.done()
-        return super().sections(name) | {"group": {"provision": "none", "queue_count": 2 if is_done else 1}}
+        return super().sections(name) | {"group": {"provision": "none", "queue_count": self.COUNTS[self._stage]}}
 
     def may_be_moved(self, identity):
         """A record, or a copy that is dropped because the other one is still there."""
@@ -246,7 +249,7 @@ class RestripedWorld(SharedWorld):
     def create_queues(self):
         super().create_queues()
         self.admin.adopt(self.queues[0], ["h/0/>", "h/1/>"])
-        self.queues = [QueueName("orders/0"), QueueName("orders/1")]
+        self.queues = [QueueName(f"orders/{number}") for number in range(max(self.COUNTS))]
 
     def _then_publish(self, take_step):
         """What comes right behind each step of the conductor matters."""
@@ -260,18 +263,20 @@ class RestripedWorld(SharedWorld):
         return take
 
     async def conduct(self):
-        await self._restripe()
+        for count in self.COUNTS[self._stage + 1 :]:
+            await self._restripe(count)
+            self._stage += 1
         if self._is_untold:
-            await self._restripe()
+            await self._restripe(self.COUNTS[-1])
 
-    async def _restripe(self):
+    async def _restripe(self, count):
         session = MemoryTransport(self.broker, "restriper")
         session.send = self._then_publish(session.send)
         await session.open()
         try:
             queues = self.admin
             asked = queues.store_count, queues.read_count, queues.insist_on_broker
-            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, *asked).run()
+            await Restriper(self.settings("a"), count, queues, session, lambda _: None, *asked).run()
         finally:
             await session.close()
 
@@ -296,8 +301,14 @@ class RestripedWorld(SharedWorld):
             self.conducting.cancel()
         elif self.conducting.exception():
             self.fault(f"the re-striping ended with {self.conducting.exception()!r}")
-        elif self.admin.names() != self.queues or self.left():
+        elif self.admin.names() != self.queues[: self.COUNTS[-1]] or self.left():
             self.fault(f"queues {self.admin.names()}, with {self.left()} messages")
+
+
+class RestripedBackWorld(RestripedWorld):
+    """The same, and back to one: a shard leaves its queue, and comes back to it."""
+
+    COUNTS = (1, 2, 1)
 
 
 def _fill_disk(seconds):
