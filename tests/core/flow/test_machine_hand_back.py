@@ -249,6 +249,15 @@ def test_a_stop_during_a_hand_back_makes_it_a_stop_with_a_bound_of_its_own() -> 
     assert machine.handle(finished(1, None), 10_001) == [Unbind(Epoch(1), ReleaseCause.STOP)]
 
 
+def test_whoever_asks_for_a_stop_again_gives_it_no_more_time() -> None:
+    """A second signal, or the end of the time in which others may take the queues, comes in the middle of a drain."""
+    machine = busy()
+    machine.handle(StopRequested(), 5_000)
+    first_ms = machine.deadline_ms
+    assert machine.handle(StopRequested(), 6_000) == []
+    assert machine.deadline_ms == first_ms
+
+
 def test_a_hand_back_that_loses_activity_waits_for_what_runs_and_binds_a_new_handle() -> None:
     machine = busy(STANDBY)
     machine.handle(HandBackRequested("m"), 100)
