@@ -365,6 +365,22 @@ class TestLive:
         assert rest.startswith("notes 4, shard moves 1, sequence errors gap 1")
         assert code == 1
 
+    async def test_where_every_number_was_heard_nothing_is_wrong(
+        self, broker: BrokerServer, member: Session, listen: Listening, tmp_path: Path
+    ) -> None:
+        process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC))
+        # The move shows that both were heard.
+        member.send_direct(note(1, "a"))
+        member.send_direct(note(2, "b"))
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await asyncio.to_thread(process.stdout.readline)).startswith("shard 1 was a, now b")
+        process.send_signal(signal.SIGINT)
+        code, output = await end(process)
+
+        assert output.startswith("notes 2, shard moves 1, sequence errors gap 0")
+        assert code == 0
+
     async def test_it_ends_by_itself_and_knows_nothing_where_nobody_was_heard(
         self, broker: BrokerServer, listen: Listening, tmp_path: Path
     ) -> None:
