@@ -16,6 +16,7 @@ from lbg_runtime.cli.options import (
     DURATION,
     Config,
     Json,
+    complain,
     duration_ms,
     group_settings,
     path_argument,
@@ -23,7 +24,7 @@ from lbg_runtime.cli.options import (
     print_json,
 )
 from lbg_runtime.cli.status_line import status_line
-from lbg_runtime.model.errors import SparkUnavailable, UserError
+from lbg_runtime.model.errors import SparkUnavailable, TransportError, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def validate(
     With --live and a directory: 1 if a law is broken; 3 if nothing was handled yet, something came too late to be
     judged, or the files say that records are missing. With --live alone, which is the one case that needs --config: 1
     if a number came after a higher one or was missing, 3 if no member was heard, or members could not be heard all the
-    time, as the connection was lost.
+    time, as the connection was lost, or at all, as the broker refuses the topic.
     """
     if directory is None and not live:
         raise UserError("lbg validate", "nothing to judge", "a directory, or --live, or both")
@@ -274,8 +275,13 @@ def _listen(config: Path, topic: str | None, limit_s: float | None, *, as_json: 
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
     validator = LiveValidator()
-    # With --json, standard output is for the one object only.
-    hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))
+    try:
+        # With --json, standard output is for the one object only.
+        hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))
+    except TransportError as error:
+        # 1 would say that a number is missing.
+        complain(error)
+        return 3
     summary = validator.summary()
     if as_json:
         print_json(summary)

@@ -390,6 +390,17 @@ class TestLive:
         assert code == 3
         assert orjson.loads(output)["notes"] == 0
 
+    async def test_a_topic_that_is_refused_at_the_start_is_one_line(
+        self, broker: BrokerServer, lbg: WarmLbg, tmp_path: Path
+    ) -> None:
+        let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
+        config = write_config(tmp_path, broker.port, republish_topic=TOPIC)
+        ended = await asyncio.to_thread(lbg, tmp_path, "validate", "--live", "--config", config)
+
+        assert ended.stderr.startswith(f"lbg: cannot subscribe to {TOPIC}: Subscription ACL Denied")
+        assert len(ended.stderr.splitlines()) == 1
+        assert (ended.returncode, ended.stdout) == (3, ""), "1 would say that a number is missing"
+
     async def test_a_run_that_was_not_heard_all_the_time_is_not_called_valid_nor_are_missed_numbers_gaps(
         self, broker: BrokerServer, member: Session, listen: Listening, tmp_path: Path
     ) -> None:
