@@ -92,6 +92,13 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
     assert list(remarks(GroupPicture(), [], {})) == []
 
 
+def test_a_member_that_two_processes_claim_is_named() -> None:
+    made = picture()
+    beat = made.members[MemberId("b")]
+    made.hear(replace(beat, header=replace(beat.header, life=Life(2, 1))))
+    assert "claimed twice: b, by more than one process" in list(remarks(made, QUEUES, {}))
+
+
 def test_a_setting_that_an_older_member_does_not_know_is_told_as_unknown() -> None:
     made = GroupPicture()
     for beat, settings in zip(picture().members.values(), ({"group.key": "x"}, {"group.hash_count": "8"}), strict=True):
