@@ -8,7 +8,7 @@ import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
 from lbg_runtime.cli.options import Config, Json, Key, ListenFor, complain, group_settings, print_json
-from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def why(
     """Ask the group about a key: shard, queue, owner, what is in flight since when, attempts, what waits or is parked.
 
     Exit code 0 if the owner of the key's queue knows the key; 1 if the queue has no owner or waits for its parking
-    queue, or the owner has no message of the key and has not handled one lately; 3 if nobody answered.
+    queue, or the owner has no message of the key and has not handled one lately; 3 if nobody answered or
+    can be asked.
     """
     import uvloop
 
@@ -38,7 +39,12 @@ def why(
     listen_ms = listening_ms(settings, listen)
     shape = settings.group.shape()
     shard = shard_of(settings.group.hash_function, key, shape.hash_count)
-    answers, picture = uvloop.run(_look(settings, key, listen_ms))
+    try:
+        answers, picture = uvloop.run(_look(settings, key, listen_ms))
+    except TransportError as error:
+        # 1 would say something of the key.
+        complain(error)
+        raise typer.Exit(3) from None
     _insist_on_shard(answers, shard)
     found = found_as_object(key, shard, answers, shape)
     queue, is_known = found["queue"], found["known"]

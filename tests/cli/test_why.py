@@ -2,13 +2,13 @@
 `tests/cli/group/test_commands.py`."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.core.group.control_messages import (
@@ -23,6 +23,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
 )
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.model.errors import SubscribeFailed
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
@@ -50,6 +51,23 @@ class Heard:
         return self._answers, GroupPicture()
 
 
+@pytest.fixture
+def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Heard], Result]:
+    """Asks an observer about the key k."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}}))
+
+    def ask(observer: Heard) -> Result:
+        @asynccontextmanager
+        async def observing(_: object) -> AsyncIterator[Heard]:
+            yield observer
+
+        monkeypatch.setattr("lbg_runtime.runtime.observer.observing", observing)
+        return CliRunner().invoke(app, ["why", "k", "--config", str(config), "--for", "5ms"], catch_exceptions=False)
+
+    return ask
+
+
 @pytest.mark.parametrize(
     ("answers", "code", "remark"),
     [
@@ -68,16 +86,22 @@ class Heard:
     ],
 )
 def test_the_exit_code_is_0_only_if_the_owner_knows_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Sequence[KeyAnswer], code: int, remark: str
+    why: Callable[[Heard], Result], answers: Sequence[KeyAnswer], code: int, remark: str
 ) -> None:
-    @asynccontextmanager
-    async def observing(_: object) -> AsyncIterator[Heard]:
-        yield Heard(answers)
-
-    monkeypatch.setattr("lbg_runtime.runtime.observer.observing", observing)
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}}))
-
-    done = CliRunner().invoke(app, ["why", "k", "--config", str(config), "--for", "5ms"], catch_exceptions=False)
+    done = why(Heard(answers))
 
     assert (done.exit_code, done.stderr) == (code, remark)
+
+
+class Refused(Heard):
+    """One that the broker does not let hear anything."""
+
+    async def look_for_key(self, key: str, within_s: float) -> tuple[Sequence[KeyAnswer], GroupPicture]:
+        raise SubscribeFailed("lbg-control/orders", "Subscription ACL Denied", permanent=True)
+
+
+def test_who_may_not_ask_is_not_told_that_the_owner_does_not_know_the_key(why: Callable[[Heard], Result]) -> None:
+    done = why(Refused([]))
+
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr == "lbg: cannot subscribe to lbg-control/orders: Subscription ACL Denied\n"
