@@ -24,6 +24,7 @@ from lbg_runtime.cli.group.moves_text import as_object, as_text
 from lbg_runtime.cli.group.text import (
     FedMember,
     natural,
+    otherwise_at_members,
     picture_as_object,
     picture_as_table,
     remarks,
@@ -90,6 +91,11 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
     assert list(remarks(GroupPicture(), [], {})) == []
+
+
+def test_of_our_settings_those_are_told_that_members_have_otherwise() -> None:
+    ours = {"group.key": "x", "group.hash_count": "8"}
+    assert otherwise_at_members(picture(), ours) == {"group.key": {"y": ["b"]}}, "none tells its hash_count"
 
 
 def test_a_member_that_two_processes_claim_is_named() -> None:
