@@ -1,6 +1,9 @@
 """`lbg validate --live DIRECTORY`: what it shows on a terminal, and how it sums a standing up."""
 
+import json
+import os
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from io import StringIO
@@ -61,6 +64,19 @@ def test_on_a_terminal_an_error_has_a_line_of_its_own(monkeypatch: pytest.Monkey
     with pytest.raises(UserError):
         follow(look, None, as_json=False)
     assert terminal.rows()[-1] == ""
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_signal_ends_it_with_how_the_run_stands(has_more: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    def look(tell: Tell) -> bool:
+        tell(CLEAN, ())
+        os.kill(os.getpid(), signal.SIGTERM)
+        return has_more
+
+    assert follow(look, None, as_json=True) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["handled_first"] == 7
+    assert told.err == ""
 
 
 def test_a_standing_says_what_there_is_of_each_kind() -> None:
