@@ -321,6 +321,9 @@ def test_what_does_not_say_its_key_is_named_with_what_removes_it(
     listed = stage.lbg("list")
     assert (listed.exit_code, lines(listed)) == (1, ["unread: 1 message (1 not readable)"])
     assert listed.stderr == f"{what}; {whose}; `lbg parked drop unread --lane --all` removes it for good\n"
+    [told] = json.loads(stage.lbg("list", "--json").stdout.splitlines()[-1])["parked"]
+    unknown = dict.fromkeys(("since_ms", "error", "stack", "attempts"))
+    assert told == {"lane": "unread", "queue": QUEUES[1], "count": 1, "replaying": False, **unknown}
     assert stage.lbg("unpark", "--all").exit_code == 1
     assert stage.broker.queue_status(QUEUES[1]).depth == 1, "nothing is asked of it"
     assert stage.lbg("drop", "unread", "--lane", "--all").exit_code == 0
