@@ -192,6 +192,37 @@ def test_a_line_of_many_pieces_waits_for_a_slow_reader_no_longer_than_one_of_one
         assert slow.now_ms == log.READER_WAIT_MS
 
 
+def test_where_others_take_the_room_a_line_waits_for_more_but_no_longer_than_for_a_reader(monkeypatch):
+    now_s, refusals, write = [0.0], [2], os.write
+
+    def sleep(seconds):
+        now_s[0] += seconds
+
+    def write_or_not(file, data):
+        if refusals[0]:
+            refusals[0] -= 1
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return write(file, data)
+
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    monkeypatch.setattr(os, "write", write_or_not)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs() as logs:
+        output = LogOutput(stream)
+        output.write("one\n")
+        assert (os.read(reading, 100), logs) == (b"one\n", [])
+        refusals[0], began_s = 1_000_000, now_s[0]
+        output.write("two\n")
+        assert now_s[0] - began_s == pytest.approx(log.READER_WAIT_MS / 1_000, abs=0.002)
+        began_s = now_s[0]
+        output.write("three\n")
+        assert now_s[0] == began_s, "nobody waits again for who has not read"
+        refusals[0] = 0
+        output.write("four\n")
+        assert os.read(reading, 100) == b"four\n"
+        assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 2)]
+
+
 ON_A_TERMINAL = """
 from lbg_runtime.cli import log
 import sys
