@@ -15,6 +15,7 @@ import httpx
 import pytest
 from solace.messaging.config.missing_resources_creation_configuration import MissingResourcesCreationStrategy
 from solace.messaging.config.replay_strategy import ReplayStrategy
+from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientError
 from solace.messaging.messaging_service import MessagingService
 from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
@@ -97,6 +98,24 @@ def test_the_management_api_is_served_where_it_is_asked_for(broker: Starting) ->
         assert made.json()["data"]["queueName"] == "q"
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.real_time
+def test_what_administrators_have_stored_applies_also_where_no_management_api_is_served(
+    broker: Starting, tmp_path: Path
+) -> None:
+    options = ("--smf", "127.0.0.1:0", "--store", str(tmp_path / "store"))
+    with broker(*options, "--semp", "127.0.0.1:0") as (process, line):
+        url = f"http://{line.strip().rpartition(' ')[2]}/SEMP/v2/config/msgVpns/default/clientUsernames"
+        account = {"clientUsername": "user", "enabled": False}
+        httpx.post(url, json=account, auth=("admin", "admin"), trust_env=False, timeout=PATIENCE_S).raise_for_status()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    with broker(*options) as (_, line):
+        host = {**OPTIONS, "solace.messaging.transport.host": f"tcp://{line.strip().rpartition(' ')[2]}"}
+        service = MessagingService.builder().from_properties(host).build()
+        with pytest.raises(PubSubPlusClientError, match="Client Username Is Shutdown"):
+            service.connect()
 
 
 @pytest.mark.real_time
