@@ -24,7 +24,7 @@ from lbg_runtime.cli.options import (
     print_json,
 )
 from lbg_runtime.cli.status_line import status_line
-from lbg_runtime.model.errors import SparkUnavailable, TransportError, UserError
+from lbg_runtime.model.errors import SparkUnavailable, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -275,13 +275,8 @@ def _listen(config: Path, topic: str | None, limit_s: float | None, *, as_json: 
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
     validator = LiveValidator()
-    try:
-        # With --json, standard output is for the one object only.
-        hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))
-    except TransportError as error:
-        # 1 would say that a number is missing.
-        complain(error)
-        return 3
+    # With --json, standard output is for the one object only.
+    hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))
     summary = validator.summary()
     if as_json:
         print_json(summary)
@@ -304,8 +299,8 @@ async def _follow(
     """Feed the validator until the limit or a signal, and print what it finds at once.
 
     Returns whether the broker has confirmed, on the last connection, that the notes are heard: False if the signal
-    comes before there is one. Raises `ConfigError` if nobody answers at the broker's address, `SubscribeFailed` if the
-    topic is refused at the start; later it is asked for again and again.
+    comes before there is one, or the topic is refused at the start, which is said; later it is asked for again and
+    again. Raises `ConfigError` if nobody answers at the broker's address.
     """
     from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.config.broker_names import program_name
@@ -339,7 +334,9 @@ async def _follow(
             return False
         listening = KeptSubscription(session, topic, take)
         if (failure := await listening.subscribe()) is not None:
-            raise failure
+            # As an error it would leave with 1, which says that a number is missing.
+            complain(failure)
+            return False
         session.watch_connection(connection_changed)
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(listening.keep(None, confirmed))
