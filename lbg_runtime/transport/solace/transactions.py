@@ -142,15 +142,15 @@ class Transactions:
                 for bundle in bundles:
                     bundle.error = PublishFailed(bundle.topic, "the session has ended")
                 return
-            # Bundles that were cancelled while this waited for a thread: nobody wants them, and they may have been sent
-            # again by now.
+            # Without those that were cancelled while this waited for a thread: nobody wants them, and they may have
+            # been sent again by now.
             bundles = [bundle for bundle in bundles if not bundle.future.cancelled()]
             if not bundles:
                 return
-            # Sessions that were given up during an outage, which may be over.
+            # There may be sessions that were given up during an outage, and that may be over.
             self._close_what_may_be_closed()
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
-                # If its handler was cancelled meanwhile, somebody else may have published it by now.
+                # Not if its handler was cancelled meanwhile: another attempt may have published it by now.
                 for bundle in bundles:
                     if not bundle.future.cancelled():
                         self._is_published([bundle])

@@ -182,6 +182,7 @@ class FastPublisher(SolacePublisher):
         while waiting and room and len(batch) < BATCH:
             # Left in the line until it has its place, or has ended.
             sending = message, future = waiting[0]
+            # A message that nobody wants any more is not sent: a later message may be the same one again.
             if not future.cancelled():
                 place = room[0]
                 try:
@@ -194,7 +195,6 @@ class FastPublisher(SolacePublisher):
                     order.append(place)
                     self._untaken += 1
                     room.popleft()
-            # A future that is done: nobody wants the message any more, and a later message may be the same one again.
             waiting.popleft()
         return batch
 
