@@ -345,15 +345,7 @@ class ControlPlaneMachine:
         for command in commands:
             match command:
                 case SendHeartbeat():
-                    # While an echo is waited for, each heartbeat may be the one that comes back.
-                    is_probing = bool(self._probes or self._echoes)
-                    heartbeat = self.membership.heartbeat(self.flow_reports(), self._leap() if is_probing else 0)
-                    if is_probing:
-                        self._await_echo(heartbeat.header.sequence)
-                    if self._unheard_since_ms is None:
-                        self._unheard_since_ms = now_ms
-                    outputs.append(Say(heartbeat))
-                    self._is_group_due = True
+                    outputs.append(self._beat(now_ms))
                 case StripingChanged():
                     outputs += self._spread_striping()
                 case SendStateRequest():
@@ -365,17 +357,8 @@ class ControlPlaneMachine:
                     self._is_group_due = True
                 case FlowsReported():
                     self._is_group_due = True
-                case MoveMessageHeard(message):
-                    if self._look_at_ms is not None and self._has_changed(message.queue):
-                        # The answer must be true now: a member that is no longer a standby must not accept a queue.
-                        outputs += self._look(now_ms)
-                    # A member says that it leaves, and then offers its queues, so we often read both in one batch. Our
-                    # answer must know that it leaves. Nothing else needs the group before the batch has been read.
-                    is_asked = isinstance(message, Offer) and message.to == self.membership.identity.member
-                    # But not if the topic seems silent: our own message may come at the end of the batch.
-                    if is_asked and not self._is_silent(now_ms):
-                        outputs += self._see_group_if_due(now_ms)
-                    outputs += self._tell_rebalance(command, now_ms)
+                case MoveMessageHeard():
+                    outputs += self._hear_of_move(command, now_ms)
                 case StandAside():
                     self._is_aside = True
                     outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]
@@ -389,6 +372,31 @@ class ControlPlaneMachine:
                 case _:
                     assert_never(command)
         return outputs
+
+    def _beat(self, now_ms: int) -> Say:
+        # While an echo is waited for, each heartbeat may be the one that comes back.
+        is_probing = bool(self._probes or self._echoes)
+        heartbeat = self.membership.heartbeat(self.flow_reports(), self._leap() if is_probing else 0)
+        if is_probing:
+            self._await_echo(heartbeat.header.sequence)
+        if self._unheard_since_ms is None:
+            self._unheard_since_ms = now_ms
+        self._is_group_due = True
+        return Say(heartbeat)
+
+    def _hear_of_move(self, heard: MoveMessageHeard, now_ms: int) -> list[ControlOutput]:
+        message = heard.message
+        outputs: list[ControlOutput] = []
+        if self._look_at_ms is not None and self._has_changed(message.queue):
+            # The answer must be true now: a member that is no longer a standby must not accept a queue.
+            outputs += self._look(now_ms)
+        # A member says that it leaves, and then offers its queues, so we often read both in one batch. Our answer must
+        # know that it leaves. Nothing else needs the group before the batch has been read.
+        is_asked = isinstance(message, Offer) and message.to == self.membership.identity.member
+        # But not if the topic seems silent: our own message may come at the end of the batch.
+        if is_asked and not self._is_silent(now_ms):
+            outputs += self._see_group_if_due(now_ms)
+        return [*outputs, *self._tell_rebalance(heard, now_ms)]
 
     # -- re-striping
 
