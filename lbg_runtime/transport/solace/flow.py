@@ -272,7 +272,8 @@ class SolaceFlow:
 
         An answer in a later connection would say nothing: what was sent before may be lost with its connection.
         """
-        was_live, self._state = self.is_live, HandleState.DEAD
+        was_live = self.is_live
+        self._die()
         if was_live:
             self._ending = self._threads.begin(self.terminate)
         if self._ending is not None:
@@ -296,18 +297,18 @@ class SolaceFlow:
 
     async def discard(self) -> None:
         """Unbind a flow that nobody will get, leaving nothing behind."""
-        self._state = HandleState.DEAD
+        self._die()
         await self._threads.run(self.terminate)
 
     def session_ended(self, reason: str) -> None:
         """The session has ended, and the native flow with it."""
-        self._let_go()
+        self._receiver = None
         self._end(reason)
 
     def silence(self) -> None:
         """The transport is closed, or the bind failed: report nothing more."""
-        self._let_go()
-        self._state = HandleState.DEAD
+        self._receiver = None
+        self._die()
         self._end_reason = "the transport was closed"
 
     # -- through the inbox
@@ -383,14 +384,17 @@ class SolaceFlow:
         if self._receiver is not None:
             self._begin_ending()
 
-    def _let_go(self) -> None:
-        self._receiver = None
-        # Also of a flow that is being unbound just now: when that is done, the session may be freed at once, and the
-        # loop, which may still have to open a window again, must not touch it.
-        self._path.end()
+    def _die(self) -> None:
+        self._state = HandleState.DEAD
+        # Now, and not when it is unbound: as soon as that is done, or before it is begun, the session may be freed, and
+        # the loop, which may still have to open a window again, must not touch it. What finds no memory, as a table has
+        # to be made anew, is tried again when it is unbound.
+        with suppress(MemoryError):
+            self._path.end()
 
     def _end(self, reason: str) -> None:
-        state, self._state = self._state, HandleState.DEAD
+        state = self._state
+        self._die()
         self._end_reason = reason
         # Before the caller has the handle, `bind` fails instead.
         if state is HandleState.BOUND:

@@ -3,6 +3,7 @@
 More than 400 lines, as all of it stands on one imitation of the library.
 """
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -167,8 +168,10 @@ class Flows:
 class QuietPath:
     """A receive path that does nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_poor: bool = False) -> None:
+        """`is_poor`: there is no memory for the whole of its end."""
         self.has_ended = False
+        self._is_poor = is_poor
 
     def attach(self, _: object) -> None: ...
 
@@ -176,6 +179,21 @@ class QuietPath:
 
     def end(self) -> None:
         self.has_ended = True
+        if self._is_poor:
+            raise MemoryError
+
+
+class BusyThreads:
+    """Control threads of which none has a turn for this flow."""
+
+    def __init__(self) -> None:
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def begin(self, _: object) -> asyncio.Future[None]:
+        return self.turn
+
+    async def run(self, _: object) -> None:
+        await self.turn
 
 
 def bound_answer(*_: object) -> native.BindAnswer:
@@ -229,9 +247,11 @@ def browse(session: SolaceSession) -> object:
     return session.browse("orders/0", 1_000, None)
 
 
-def new_flow(path: QuietPath | None = None) -> SolaceFlow:
-    nobody, path = cast(Any, None), cast(Any, path or QuietPath())
-    return SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: path, nobody, 255)
+def new_flow(path: QuietPath | None = None, threads: BusyThreads | None = None) -> SolaceFlow:
+    async def heard_in() -> None: ...
+
+    inbox, made, called = cast(Any, None), cast(Any, path or QuietPath()), cast(Any, threads)
+    return SolaceFlow(inbox, called, QueueName("q"), Epoch(1), lambda _: None, lambda *_: made, heard_in, 255)
 
 
 def bind(session: SolaceSession) -> object:
@@ -239,9 +259,11 @@ def bind(session: SolaceSession) -> object:
     return None
 
 
-def flow_bound_to(session: SolaceSession, path: QuietPath | None = None) -> SolaceFlow:
+def flow_bound_to(
+    session: SolaceSession, path: QuietPath | None = None, threads: BusyThreads | None = None
+) -> SolaceFlow:
     library = session.service
-    flow = new_flow(path)
+    flow = new_flow(path, threads)
     library.may_answer.set()
     flow.start(session)
     library.may_answer.clear()
@@ -328,19 +350,31 @@ def test_a_flow_that_is_left_when_its_session_is_over_is_freed_by_nobody_else(li
     assert library.calls == ["disconnected", "freed"]
 
 
-def test_a_flow_whose_session_ends_while_it_is_unbound_touches_no_window_from_then_on(library: Library) -> None:
-    """A loop that moves again would open it, while another thread frees the session as soon as the unbind is done."""
-    session, path = session_of(library), QuietPath()
-    flow = flow_bound_to(session, path)
-    unbinding = threading.Thread(target=flow.terminate, daemon=True)
-    unbinding.start()
-    assert library.is_asked.wait(PATIENCE_S)
-    assert not path.has_ended
-    flow.session_ended("logs in again")
+@pytest.mark.parametrize("how", ["unbound", "given up", "discarded", "lost with its session", "silenced"])
+async def test_a_flow_touches_no_window_from_its_end_on(library: Library, how: str) -> None:
+    """A loop that moves again would open it; before the flow is unbound, and as soon as it is, the session may be freed
+    by another thread."""
+    path, threads = QuietPath(is_poor=True), BusyThreads()
+    flow = flow_bound_to(session_of(library), path, threads)
+    flow.handed_over()
+    ending: asyncio.Future[object] | None = None
+    match how:
+        case "unbound":
+            ending = asyncio.ensure_future(flow.unbind())
+        case "given up":
+            flow.give_up("for a test")
+        case "discarded":
+            ending = asyncio.ensure_future(flow.discard())
+        case "lost with its session":
+            flow.session_ended("for a test")
+        case "silenced":
+            flow.silence()
+    await asyncio.sleep(0)
     assert path.has_ended
-    library.may_answer.set()
-    unbinding.join(PATIENCE_S)
-    assert library.calls == ["answered"]
+    threads.turn.set_result(None)
+    if ending is not None:
+        await ending
+    assert library.calls == []
 
 
 def test_a_flow_that_is_left_can_be_told_of_the_end_until_its_session_is_freed(
