@@ -215,7 +215,8 @@ class DrawnWorld(JournaledWorld):
         if chance.random() < 0.4:
             self.dispatch |= {"stuck_key": "300ms", "slow_handler": "100ms", "max_waiting_per_key": 1}
         self.limits = chance.choice([1, 2, 2, 3]), chance.choice(["0ms", "10ms", "100ms"])
-        if bounds not in self.around and random.Random(f"{self.SEED} patient").random() < 0.5:
+        # Where a queue stops, the story says by when another member has it.
+        if not has_stops and bounds not in self.around and random.Random(f"{self.SEED} patient").random() < 0.5:
             self.limits = self.limits[0], "3s"
         # Without a key of its own, a message has its place among those of its shard, of which each world has two.
         self.has_keys = chance.random() < 0.85 or parks or isinstance(self, PartitionedWorld)
