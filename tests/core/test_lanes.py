@@ -293,13 +293,16 @@ def test_what_is_taken_at_the_end_is_all_of_it_and_nothing_is_left_to_be_taken_a
     assert not lanes.offer(A, delivery(6)), "the key is not held up any more"
 
 
-def test_a_recall_means_what_runs_and_marks_nothing_that_waits() -> None:
-    lanes = lanes_with((A, 1), (B, 2))
-    lanes.offer(B, delivery(3, epoch=2))
-    running = start(lanes)
+def test_a_recall_means_what_runs_of_its_handle_and_marks_nothing_that_waits() -> None:
+    lanes = lanes_with((A, 1))
+    lanes.offer(B, delivery(2, epoch=2))
+    lanes.offer(C, delivery(3))
+    lanes.offer(C, delivery(4, epoch=2))
+    running, other = start(lanes), start(lanes)
     lanes.recall(QUEUE, Epoch(1))
     assert not lanes.delay(running, until_ms=5)
-    assert lanes.return_unstarted(QUEUE, Epoch(1)) == [delivery(2)]
+    assert lanes.delay(other, until_ms=5)
+    assert lanes.return_unstarted(QUEUE, Epoch(1)) == [delivery(3)]
     # Of another handle, and behind one that had not started.
-    assert turn_of(lanes) == (B, delivery(3, epoch=2), 1)
-    assert lanes.delay(lane_of(lanes, B), until_ms=5)
+    assert turn_of(lanes) == (C, delivery(4, epoch=2), 1)
+    assert lanes.delay(lane_of(lanes, C), until_ms=5)
