@@ -179,6 +179,8 @@ async def test_a_fence_without_room_is_tried_again_once_a_second_until_there_is_
     with capture_logs() as log:
         await _fill_and_empty(session)
     assert [told["event"] for told in log].count("parking_fence_not_sent") == 1
+    reason, *_ = [told["reason"] for told in log if told["event"] == "parking_queue_silent"]
+    assert "Queue Over Quota" in reason, "not only that it does not come"
 
 
 async def _fill_and_empty(session: FullSession) -> None:
