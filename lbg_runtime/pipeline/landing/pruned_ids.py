@@ -88,4 +88,6 @@ def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
     with path.open("rb") as file:
         raw = file.read(ENTRY_BYTES)
     crc, first, rows, low, high, pruned_us = unseal_header(path, raw, _HEADER, _MAGIC, "no ids of a pruned segment")
+    if first != first_row:
+        raise LandingDamaged(str(path), "its name is not that of its first row", DAMAGE_REMEDY)
     return PrunedSegment(path, first, rows, low, high, pruned_us, crc)

@@ -36,3 +36,12 @@ def test_a_flipped_bit_is_damage(tmp_path: Path, place: int) -> None:
     path.write_bytes(content)
     with pytest.raises(LandingDamaged):
         read_pruned(tmp_path, 10).ids()
+
+
+def test_ids_by_the_name_of_another_segment_are_damage(tmp_path: Path) -> None:
+    """Copies of what the segment of that name had would come again."""
+    write_pruned(tmp_path, 10, 14, IDS, 1)
+    [path] = tmp_path.iterdir()
+    path.rename(path.with_name("000000000014.ids"))
+    with pytest.raises(LandingDamaged, match="its name is not that of its first row"):
+        read_pruned(tmp_path, 14)
