@@ -107,13 +107,15 @@ def detect(keys: Mapping[str, int], hash_count: int) -> HashFunction | None:
 
 def best_of(found: Sequence[Cut], least_queues: int, useful_queues: int, hash_count: int) -> Cut:
     """The cut to recommend. Of those, if any, with at least a queue for each member and no more than are useful, it
-    considers the ones that can keep `ENOUGH` of the best one's queues busy. Of these it prefers the even ones, then the
-    fewest queues, then the group's hash count, then the smallest hash count.
+    considers the ones that can keep `ENOUGH` of the best one's queues busy. Of these it prefers the ones with the
+    group's hash count, then the even ones, then the fewest queues, then the smallest hash count.
     """
     wide = [cut for cut in found if cut.queue_count >= least_queues] or list(found)
     wide = [cut for cut in wide if cut.queue_count <= useful_queues] or wide
     best = max(cut.busy_queues for cut in wide)
     good = [cut for cut in wide if cut.busy_queues >= ENOUGH * best]
+    # Another hash count needs a new group.
+    kept = [cut for cut in good if cut.hash_count == hash_count] or good
     # An uneven cut is chosen only if there is no even one: a shard more or less is itself a skew.
-    even = [cut for cut in good if cut.is_even] or good
-    return min(even, key=lambda cut: (cut.queue_count, cut.hash_count != hash_count, cut.hash_count))
+    even = [cut for cut in kept if cut.is_even] or kept
+    return min(even, key=lambda cut: (cut.queue_count, cut.hash_count))

@@ -88,7 +88,14 @@ def test_every_member_has_a_queue_and_no_queue_is_of_no_use() -> None:
     assert best_of(found, 50, 2, 48).queue_count == 24
 
 
-def test_an_even_cut_and_the_hash_count_that_is_there_come_first() -> None:
-    found = [cut(50, 8, 7.5), cut(96, 8, 7.5), cut(48, 8, 7.4), cut(64, 8, 7.5)]
+def test_another_hash_count_is_recommended_only_where_that_is_of_use_as_it_needs_a_new_group() -> None:
+    found = [cut(50, 8, 7.5), cut(96, 8, 7.4), cut(48, 4, 7.4), cut(64, 8, 7.5)]
     assert best_of(found, 1, 100, 96).hash_count == 96
-    assert best_of(found, 1, 100, 50).hash_count == 48
+    assert best_of(found, 1, 100, 50).hash_count == 50
+    worse = [cut(50, 8, 5.0), cut(96, 8, 7.5), cut(48, 8, 7.4), cut(64, 12, 7.5)]
+    assert best_of(worse, 1, 100, 50).hash_count == 48
+
+
+def test_an_even_cut_comes_before_one_with_fewer_queues() -> None:
+    found = [cut(48, 7, 6.6), cut(48, 8, 6.6), cut(48, 9, 6.6)]
+    assert best_of(found, 1, 100, 48).queue_count == 8
