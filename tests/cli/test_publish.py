@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 from typing import Protocol
@@ -67,6 +67,15 @@ async def _end(process: "Copy | subprocess.Popen[str]", given: str = "") -> tupl
     output, errors = await asyncio.to_thread(process.communicate, given, timeout=PATIENCE_S)
     assert process.returncode is not None
     return process.returncode, output, errors
+
+
+def _shown_on(terminal: int) -> str:
+    """All that is shown there, until nobody has it any more."""
+    shown = b""
+    with suppress(OSError):
+        while part := os.read(terminal, 100_000):
+            shown += part
+    return shown.decode()
 
 
 def _ledger(folder: Path) -> list[dict[str, object]]:
@@ -162,6 +171,26 @@ class TestProcess:
         code, output, errors = await _end(start(config, "--json"), '{}\n{"id": 2}\n')
         assert (code, output) == (2, "")
         assert errors.splitlines()[-1].startswith("lbg: standard input, line 1: no key")
+
+    async def test_on_a_terminal_it_asks_for_lines_and_shows_how_many_are_confirmed(
+        self, broker: BrokerServer, lbg: WarmLbg, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port)
+        ours, its = os.openpty()
+        # Ctrl-D, at the beginning of a line.
+        os.write(ours, b"one\ntwo\n\x04")
+        showing = asyncio.create_task(asyncio.to_thread(_shown_on, ours))
+        words = ("publish", "--config", config, "--topic", "orders/created", "--key", "k")
+        try:
+            with lbg.running(tmp_path, *words, stdin=its, stdout=PIPE, stderr=its) as process:
+                os.close(its)
+                code, output, _ = await _end(process)
+        finally:
+            shown = await showing
+            os.close(ours)
+        assert (code, output.partition(" in ")[0]) == (0, "2 of 2 messages confirmed")
+        assert "lbg publish: each line that you type is a message; Ctrl-D ends\r\n" in shown
+        assert "2 confirmed, 0 under way, 0 refused" in shown
 
     async def test_sigterm_ends_the_load_with_everything_confirmed(
         self, broker: BrokerServer, start: Starting, tmp_path: Path
