@@ -100,7 +100,7 @@ def analyse(
     hash_counts: Sequence[int],
     function: HashFunction | None = None,
 ) -> Advice:
-    """Advice from a run. With `hash_counts` empty: the group's, twice that, and multiples of each queue count near it.
+    """Advice from a run. With `hash_counts` empty, those of `likely_hash_counts` are tried.
 
     With `function` None, the one that gives the keys their shards. Raises `UserError` if the records do not suffice.
     """
