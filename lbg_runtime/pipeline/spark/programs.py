@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lbg_runtime.model.errors import SparkUnavailable
@@ -21,10 +22,15 @@ def made_program(name: str, text: str, environ: Mapping[str, str]) -> Path:
             return program
         program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=program.parent)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        Path(draft).chmod(0o700)
-        Path(draft).replace(program)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            Path(draft).chmod(0o700)
+            Path(draft).replace(program)
+        except OSError:
+            with suppress(OSError):
+                Path(draft).unlink()
+            raise
     except OSError as error:
         remedy = "a cache folder that can be written to; set XDG_CACHE_HOME"
         raise SparkUnavailable(f"{program} cannot be written: {error.strerror}", remedy) from None
