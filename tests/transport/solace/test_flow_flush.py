@@ -26,6 +26,8 @@ class Path:
             self.left.append((asyncio.get_running_loop().time(), self.waiting))
             self.waiting = []
 
+    def end(self) -> None: ...
+
 
 def _bound() -> tuple[SolaceFlow, Path]:
     path, nobody = Path(), cast(Any, None)
