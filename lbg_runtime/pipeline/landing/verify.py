@@ -131,6 +131,10 @@ class _Lane:
                     continue
                 if expected not in (None, first) and (number or not self._is_pruned_since()):
                     yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
+                if first and not (number or self._parts[IDS_SUFFIX] or self._is_pruned_since()):
+                    # When that was, nothing says any more.
+                    what = f"begins with row {first}, and no ids are left of those before: pruned long ago, or lost"
+                    yield Finding(Grade.NOTE, str(segment.index_path), what)
                 expected = first if last is None else last.rows
                 yield from self._segment(segment, expected)
                 check_cut(self._folder, segment, last)

@@ -85,6 +85,14 @@ def test_a_missing_segment_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert damage(log_on_disk) == ["begins with row 4, not 2", "it is missing, and its data file has rows"]
 
 
+def test_a_lane_that_has_lost_its_begin_is_noted_as_it_may_have_been_pruned(log_on_disk: LogOnDisk, lane: Path) -> None:
+    for part in lane.glob("000000000000.*"):
+        part.unlink()
+    [finding] = found(log_on_disk)
+    assert (finding.grade, finding.path) == (Grade.NOTE, str(lane / "000000000002.index"))
+    assert finding.what == "begins with row 2, and no ids are left of those before: pruned long ago, or lost"
+
+
 def test_a_segment_that_is_missing_behind_pruned_ones_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
     for suffix in ("index", "arrow"):
