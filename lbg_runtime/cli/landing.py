@@ -129,8 +129,9 @@ def prune(
         for each in pruned:
             print(printable(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}"))
         print(f"{counted(len(pruned), 'segment')}, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
-        for path, what in unpruned:
-            complain(f"{path}: {what}; the rest of its lane stays")
+        for failure, (path, what) in zip(failures, unpruned, strict=True):
+            stays = "the rest of its lane" if "/" in failure.lane else "what it has"
+            complain(f"{path}: {what}; {stays} stays")
     raise typer.Exit(1 if unpruned else 0)
 
 
@@ -171,10 +172,15 @@ def _failure_objects(failures: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _list_lanes(log: "LandingLog", queue: int, lanes: list[dict[str, object]], failures: list[tuple[str, str]]) -> None:
     """Append the lanes of a queue, oldest first, and the failures to read any of them."""
-    from lbg_runtime.pipeline.landing.layout import lane_names
+    from lbg_runtime.pipeline.landing.layout import lane_names, queue_folder
 
     found = []
-    for name in lane_names(log.path, queue):
+    try:
+        names = lane_names(log.path, queue)
+    except OSError as error:
+        failures.append(_told(error, log.path / queue_folder(queue)))
+        return
+    for name in names:
         try:
             view = log.view(name)
             found.append((view.place, _lane_object(view)))

@@ -59,9 +59,10 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Unpruned:
-    """A lane in which something old may have stayed."""
+    """A lane in which something old may have stayed, or a queue that could not be listed."""
 
     lane: str
+    """`queue=003/lane=...`, or `queue=003`."""
     error: LandingError | OSError
 
 
@@ -80,13 +81,18 @@ def prune(
     that is dated after now landed when a clock was ahead, and no date tells when: `is_aged` says whether it goes.
 
     No segment is removed whose ids cannot be kept, because it is damaged or the disk has no room for them. In a lane
-    with a `LandingError` or `OSError`, that segment and what follows it stay. Pruning goes on with the other lanes;
-    this one is added to `failures`, or, if no such list is given, the first error is raised at the end. Raises
-    `OSError` if the folders cannot be listed.
+    with a `LandingError` or `OSError`, that segment and what follows it stay; so does a queue that cannot be listed.
+    Pruning goes on with the others; this one is added to `failures`, or, if no such list is given, the first error is
+    raised at the end. Raises `OSError` if the folder of the log cannot be listed.
     """
     failed = [] if failures is None else failures
     for queue in queues_of(root):
-        for name in lane_names(root, queue):
+        try:
+            names = lane_names(root, queue)
+        except OSError as error:
+            failed.append(Unpruned(queue_folder(queue), error))
+            continue
+        for name in names:
             try:
                 yield from _prune_lane(root, name, before_us, clock_us(), is_aged, is_dry=is_dry)
             except (FileNotFoundError, LandingRowsPruned):

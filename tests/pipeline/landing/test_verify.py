@@ -260,6 +260,28 @@ def test_ls_goes_on_with_other_lanes_and_says_what_is_damaged(log_on_disk: LogOn
     assert (code, len(told["lanes"]), [each["path"] for each in told["failures"]]) == (1, 2, [str(lane / part)])
 
 
+def test_a_queue_that_cannot_be_listed_keeps_no_other_from_being_shown_and_pruned(
+    log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that prunes pruned nothing at all, until its log was full."""
+    log_on_disk.close()
+    closed = log_on_disk.root / "queue=001"
+    closed.mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    code, text, errors = run("ls", str(log_on_disk.root))
+    assert (code, len(text.splitlines()), errors) == (1, 1, f"lbg: {closed}: Permission denied\n")
+    code, text, errors = run("prune", str(log_on_disk.root), "--retention", "1h")
+    assert (code, len(text.splitlines())) == (1, 4)
+    assert errors == f"lbg: {closed}: Permission denied; what it has stays\n"
+
+
 def test_prune_says_where_rows_are_missing_beside_their_index(log_on_disk: LogOnDisk, lane: Path) -> None:
     data = lane / "000000000000.arrow"
     data.unlink()
