@@ -107,7 +107,7 @@ class Group:
         if not payloads:
             # Otherwise a test that meant an empty message would publish none, and pass.
             raise UserError("group.publish", f"no payload for {topic}", 'at least one; b"" is an empty message')
-        self._own_wait.begin()
+        self._own_wait.note()
         for payload in payloads:
             content = payload.encode() if isinstance(payload, str) else payload
             try:

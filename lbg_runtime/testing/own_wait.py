@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from lbg_runtime.testing.standstill import Reasons
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop, VirtualTimeStall
@@ -14,39 +15,54 @@ OWN_PATIENCE_S = 86_400.0
 class OwnWait:
     """Fails a test that waits by itself, without the kit, for more than a day of virtual time.
 
-    Used by a group, on the test's loop. Ends the run of the loop with a `VirtualTimeStall` that says what is stuck in
-    the group, as what the test waits for may never come for that.
+    Used by a group, on the loop of its test, where other groups may be: what is asked of any of them counts. Ends the
+    run of the loop with a `VirtualTimeStall` that says what is stuck in the group, as what the test waits for may never
+    come for that.
     """
 
     def __init__(self, why: Callable[[], Reasons]) -> None:
         self._why = why
+        # `running` takes no other.
+        self._loop = cast(VirtualTimeLoop, asyncio.get_running_loop())
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Count from now on, anew if it counts already."""
-        self.end()
-        # Behind a sleep of just as long.
-        self._timer = asyncio.get_running_loop().call_later(OWN_PATIENCE_S + 1, self._fail)
+        """Look at the test from now on."""
+        self.note()
+        self._look_later(self._loop.time())
 
     def end(self) -> None:
-        """Count no more."""
+        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def note(self) -> None:
+        """Note that the test asks for something."""
+        self._loop.kit_asked_s = self._loop.time()
+
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the kit itself waits for the test."""
-        self.end()
+        """While the kit waits for the test."""
+        self._loop.kit_waits += 1
         try:
             yield
         finally:
-            self.begin()
+            self._loop.kit_waits -= 1
+            self.note()
 
-    def _fail(self) -> None:
-        loop, reasons = asyncio.get_running_loop(), self._why()
+    def _look_later(self, since_s: float) -> None:
+        # Behind a sleep of just as long.
+        self._timer = self._loop.call_at(since_s + OWN_PATIENCE_S + 1, self._look)
+
+    def _look(self) -> None:
+        loop = self._loop
+        since_s = loop.time() if loop.kit_waits else loop.kit_asked_s
+        if loop.time() - since_s <= OWN_PATIENCE_S:
+            self._look_later(since_s)
+            return
+        reasons = self._why()
         what = f"the test waits for something that has not come within {OWN_PATIENCE_S:g} s"
         stall = VirtualTimeStall("\n  ".join([what + (":" if reasons.lines else ""), *reasons.lines]))
         stall.__cause__ = reasons.error
-        if isinstance(loop, VirtualTimeLoop):
-            loop.stall(stall)
+        loop.stall(stall)

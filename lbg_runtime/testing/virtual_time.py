@@ -118,6 +118,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self.kit_asked_s = 0.0
+        """When the test last asked something of a group (`OwnWait`)."""
+        self.kit_waits = 0
+        """How many waits of groups the test awaits."""
         super().__init__(self._jumping)
 
     def time(self) -> float:

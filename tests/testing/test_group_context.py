@@ -407,4 +407,8 @@ async def test_a_test_may_sleep_for_as_long_as_its_patience(handlers, monkeypatc
         await asyncio.sleep(600)
         await group.until(lambda: asyncio.get_running_loop().time() > 2_000, within_s=3_000)
         await asyncio.sleep(600)
+        # A group may outlive a test, and what is asked of another one counts.
+        async with running(handlers()) as other:
+            await other.advance(2_000)
+            await asyncio.sleep(600)
     await asyncio.sleep(1_000)
