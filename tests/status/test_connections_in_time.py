@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -49,8 +49,14 @@ async def answer_late(_: Scope, __: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-def made(state: ServerState | None = None) -> BoundedConnection:
-    config = Config(answer_late, log_config=None)
+async def answer_in_parts(_: Scope, __: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{", "more_body": True})
+    await send({"type": "http.response.body", "body": b"}"})
+
+
+def made(state: ServerState | None = None, answer: ASGIApp = answer_late) -> BoundedConnection:
+    config = Config(answer, log_config=None)
     return BoundedConnection(config, state or ServerState(), {}, asyncio.get_running_loop())
 
 
@@ -69,6 +75,19 @@ async def test_a_client_that_has_read_in_time_is_not_ended_for_having_paused(con
     connection.resume_writing()
     await asyncio.sleep(READ_WITHIN_S)
     assert (transport.is_closed, transport.aborted_at_s) == (False, None)
+    connection.connection_lost(None)
+
+
+async def test_an_answer_waits_for_its_client_to_read_and_then_goes_on() -> None:
+    connection, transport = made(answer=answer_in_parts), Watched()
+    connection.connection_made(transport)
+    connection.pause_writing()
+    connection.data_received(ASKED)
+    await asyncio.sleep(1)
+    assert transport.written == b""
+    connection.resume_writing()
+    await asyncio.sleep(1)
+    assert transport.written.endswith(b"{}")
     connection.connection_lost(None)
 
 
