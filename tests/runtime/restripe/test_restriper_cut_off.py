@@ -8,7 +8,8 @@ import pytest
 
 from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.semp.app import make_app
-from lbg_runtime.core.restripe.conductor import DeleteQueue
+from lbg_runtime.core.restripe.conductor import DeleteQueue, Publish
+from lbg_runtime.core.restripe.records import StripeEnd
 from lbg_runtime.model.errors import (
     ConductorCutOff,
     ConfigError,
@@ -181,15 +182,23 @@ async def test_the_administration_of_another_broker_than_that_of_the_members_is_
 
 @pytest.mark.parametrize("turns_at", [FIRST_TOPIC, LAST_TOPIC_OF_THE_LAST])
 async def test_an_administration_that_leads_to_another_broker_later_on_is_refused_then(
-    trial, settings, conductors, turns_at: str
+    trial, settings, conductors, monkeypatch, turns_at: str
 ) -> None:
     """What distributes requests may send them to the standby as soon as it believes both brokers to be ill."""
-    standby, gateway = MemoryBroker(), Gateway(trial.broker)
+    standby, gateway, take, steps = MemoryBroker(), Gateway(trial.broker), Restriper._do, []
     make_queues(standby, settings)
+
+    def noted(restriper, step, conductor):
+        steps.append(step)
+        return take(restriper, step, conductor)
+
+    monkeypatch.setattr(Restriper, "_do", noted)
     async with trial.at_work(trial.discovered("a", group=GROUP)):
         gateway.turn_to(standby, at=turns_at)
         with pytest.raises(SempElsewhere):
             await conductors.restripe(3, gateway)
+        records = [step.record for step in steps if isinstance(step, Publish)]
+        assert not any(isinstance(record, StripeEnd) for record in records), "members leave queues at that"
         assert len(standby.engine.queue_names("default")) == 4, "what is deleted there is deleted at both"
         assert await conductors.restripe(3) is not None
     assert len(trial.broker.engine.queue_names("default")) == 3
