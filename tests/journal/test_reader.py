@@ -337,6 +337,15 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
     assert validate(tables).kind is not VerdictKind.VALID
 
 
+def test_of_a_missing_line_both_counts_are_told(folder: Path) -> None:
+    path = folder / "00.member.jsonl"
+    lines = lines_of(path)
+    path.write_bytes(b"".join(remove_a_line(lines)))
+
+    count = len(lines) - 2
+    assert f"00.member.jsonl: {count} records, but the close counts {count + 1}" in validate(read_run(folder)).reasons
+
+
 def test_of_a_torn_file_that_is_not_whole_at_least_one_record_is_said_to_be_missing(folder: Path) -> None:
     path = folder / "00.member.jsonl"
     path.write_bytes(b"".join(changed(0, is_whole=False)(lines_of(path))[:-1]))
