@@ -8,7 +8,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from lbg_runtime.sidecar.server import SidecarConnection
 from lbg_runtime.status import connections
 from lbg_runtime.status.connections import READ_WITHIN_S, REQUEST_WITHIN_S, BoundedConnection
 
@@ -125,37 +124,6 @@ async def test_a_request_may_take_as_long_as_its_answer_takes_and_then_the_next_
     assert transport.is_closed
     connection.connection_lost(None)
     assert [record.name for record in caplog.records] == [], "nor has each request a line in the log"
-
-
-def made_of_sidecar(state: ServerState) -> SidecarConnection:
-    return SidecarConnection(Config(answer_late, log_config=None), state, {}, asyncio.get_running_loop())
-
-
-@pytest.mark.parametrize("has_asked", [True, False])
-async def test_at_a_sidecar_who_has_asked_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch, has_asked: bool) -> None:
-    """What it publishes would have an unknown fate, and what it pulls would come again."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
-    state = ServerState()
-    one, other = made_of_sidecar(state), made_of_sidecar(state)
-    first, second = Watched(), Watched()
-    one.connection_made(first)
-    if has_asked:
-        one.data_received(ASKED)
-    other.connection_made(second)
-    assert (first.aborted_at_s is None) is has_asked
-    assert second.aborted_at_s is None
-    for each in (one, other):
-        each.connection_lost(None)
-
-
-async def test_at_a_sidecar_an_answer_may_be_read_as_late_as_its_client_likes() -> None:
-    connection, transport = made_of_sidecar(ServerState()), Watched()
-    connection.connection_made(transport)
-    connection.data_received(ASKED)
-    connection.pause_writing()
-    await asyncio.sleep(2 * READ_WITHIN_S)
-    assert (transport.is_closed, transport.aborted_at_s) == (False, None)
-    connection.connection_lost(None)
 
 
 async def test_nothing_is_done_with_a_connection_that_is_gone(connection: BoundedConnection) -> None:
