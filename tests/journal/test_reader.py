@@ -337,6 +337,20 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
     assert validate(tables).kind is not VerdictKind.VALID
 
 
+@pytest.mark.parametrize("header", [{"schema": 2}, {"run_id": 7}])
+def test_of_a_file_whose_header_cannot_be_used_no_record_counts(folder: Path, header: dict[str, object]) -> None:
+    """They may mean something else."""
+    before = read_run(folder)
+    path = folder / "00.member.jsonl"
+    path.write_bytes(b"".join(changed(0, **header)(lines_of(path))))
+
+    tables = read_run(folder)
+
+    for name in ("dispatches", "flows"):
+        found, left = (set(getattr(each, name).column("journal").to_pylist()) for each in (before, tables))
+        assert (found - left, left - found) == ({0}, set())
+
+
 def test_of_a_missing_line_both_counts_are_told(folder: Path) -> None:
     path = folder / "00.member.jsonl"
     lines = lines_of(path)
