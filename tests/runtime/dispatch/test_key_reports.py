@@ -54,6 +54,24 @@ async def test_a_key_that_keeps_waiting_is_hot_until_half_of_it_is_gone(rig, del
     assert next(line for line in logs if line["event"] == "key_hot")["waiting"] == 5
 
 
+async def test_a_hot_key_has_cooled_and_was_not_given_back_while_the_rest_of_it_is_handled(rig, delivery):
+    turns = asyncio.Semaphore(0)
+
+    async def handle(message):
+        await turns.acquire()
+
+    made = rig(handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4})
+    with capture_logs() as logs:
+        async with made.running():
+            for number in range(8):
+                made.dispatcher.dispatch(delivery(number, "hot"))
+            for _ in range(5):
+                turns.release()
+            await made.until_ended(5)
+            made.dispatcher.key_reports.look()
+    assert _told(logs, "key_hot", "key_cooled", "key_given_back") == [("key_hot", "hot"), ("key_cooled", "hot")]
+
+
 async def test_a_hot_key_does_not_keep_the_others_of_its_queue_out(trial):
     gate = asyncio.Event()
 
