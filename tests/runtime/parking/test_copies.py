@@ -1,6 +1,7 @@
 """A copy of which nobody knows whether it has come, of a message that no stamp tells from another."""
 
 import asyncio
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -176,6 +177,14 @@ async def test_a_message_whose_copy_was_refused_has_another_one_next_time():
     assert copies.refused(handling) == []
     assert copies.refused(handling) == [], "it was told already"
     assert copies.of(handling, "key a").number != refused.number
+
+
+async def test_nothing_is_kept_of_a_copy_whose_message_is_accepted():
+    """A stay may last for months, and park millions."""
+    copies, handling = Copies(ParkingLedger(OWN)), object()
+    came = weakref.ref(copies.of(handling, "key a").came)
+    copies.forget(handling)
+    assert came() is None
 
 
 @pytest.mark.parametrize("times", [1, 2])
