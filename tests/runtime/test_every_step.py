@@ -27,6 +27,7 @@ from tests.runtime.worlds import (
     JournaledWorld,
     ParkingWorld,
     PartitionedWorld,
+    RestripedBackWorld,
     RestripedWorld,
     SharedParkingWorld,
     SharedWorld,
@@ -41,6 +42,7 @@ WORLDS = {
     SharedParkingWorld: 430,
     PartitionedWorld: 130,
     RestripedWorld: 587,
+    RestripedBackWorld: 1100,
     JournaledWorld: 60,
 }
 """Each with the distance between the steps that are tried here."""
