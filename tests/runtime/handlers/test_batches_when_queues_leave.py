@@ -5,7 +5,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from lbg_runtime.core.flow.events import MessageReceived
+from lbg_runtime.core.flow.events import HandBackRequested, MessageReceived
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
@@ -21,6 +21,7 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.testing import running
 from tests.runtime.handlers.batch_desk import Desk, batch_handlers
+from tests.runtime.scripted import STANDBY
 
 KEYS = [f"k{number}" for number in range(8)]
 
@@ -72,6 +73,30 @@ async def test_what_waits_for_a_turn_when_its_queue_is_kept_after_all_is_handled
         made.dispatcher.batch_turns.stay(queue)
         await made.until_ended(3, within_s=60)
     assert [at_s for at_s, _ in desk.batches] == [0, 10]
+
+
+async def test_a_queue_that_is_kept_after_all_gathers_its_batches_again(flow_trial, delivery):
+    called, loop = [], asyncio.get_running_loop()
+
+    async def handle(batch: Batch[int]) -> None:
+        called.append((round(loop.time() - began_s), sorted(item.body for item in batch)))
+        if len(called) == 1:
+            # For longer than a queue may take to drain.
+            await asyncio.sleep(100)
+
+    handlers = batch_handlers(handle, max_count=100, max_wait="5m", timeout="1h")
+    trial = flow_trial(None, handlers=handlers, place=STANDBY)
+    async with MemberResources().entered(()), trial.running():
+        await trial.activate()
+        began_s = loop.time()
+        trial.transport.sink(MessageReceived(delivery(1, "a")))
+        await asyncio.sleep(10)
+        trial.runner.post(HandBackRequested("m"))
+        await asyncio.sleep(190)
+        for number, key in enumerate("bc", 2):
+            trial.transport.sink(MessageReceived(delivery(number, key)))
+        await trial.transport.settled(2)
+    assert called == [(10, [1]), (500, [2, 3])]
 
 
 @asynccontextmanager
