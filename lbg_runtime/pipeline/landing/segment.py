@@ -47,6 +47,10 @@ _PIECE_BYTES = 1 << 20
 """A file is read in pieces of about so many bytes, and never mapped: with a part of a map that the disk cannot read, or
 that somebody has cut off the file meanwhile, the system kills the process."""
 
+_HEAD_BYTES = 1 << 16
+"""A flush is torn for as long as its lane is there, and planners look ten times a second: an Arrow message says in its
+first kilobytes how long it is."""
+
 _MESSAGE_MARK = b"\xff\xff\xff\xff"
 """Precedes the four-byte length of an Arrow message."""
 
@@ -198,7 +202,7 @@ class Segment:
             if os.stat(path).st_size <= begin:
                 return False
             with opened(path) as file:
-                rest = _read(file, begin, os.fstat(file).st_size)
+                rest = _read_head(file, begin, os.fstat(file).st_size)
         except FileNotFoundError:
             return False
         return _is_followed(rest)
@@ -343,8 +347,15 @@ def _read(file: int, begin: int, end: int) -> pa.Buffer:
     return pa.py_buffer(os.pread(file, max(0, end - begin), begin))
 
 
+def _read_head(file: int, begin: int, end: int) -> pa.Buffer:
+    """These bytes of a file, of which only the first are read, and the others are anything."""
+    buffer = pa.allocate_buffer(max(0, end - begin))
+    os.preadv(file, [memoryview(buffer)[:_HEAD_BYTES]], begin)
+    return buffer
+
+
 def _is_followed(rest: pa.Buffer) -> bool:
-    """Whether these bytes begin with a whole Arrow message, and go on after it."""
+    """Whether these bytes begin with a whole Arrow message, and go on after it; its first `_HEAD_BYTES` tell."""
     if len(rest) < len(_MESSAGE_MARK) or rest.slice(0, len(_MESSAGE_MARK)).to_pybytes() != _MESSAGE_MARK:
         return False
     reader = pa.BufferReader(rest)

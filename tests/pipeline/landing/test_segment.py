@@ -178,6 +178,23 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_damage_and_kills_nobody
         list(read)
 
 
+@pytest.mark.parametrize(("beyond", "is_cut"), [(-1, False), (0, False), (1, True)])
+def test_large_flushes_behind_the_index_show_whether_it_was_cut(tmp_path: Path, *, beyond: int, is_cut: bool) -> None:
+    """Only the first bytes of them are read, however often a planner looks."""
+    writer = SegmentWriter(tmp_path, FIRST, is_synced=True)
+    batch = rows(id_of("k" * 1_000, number) for number in range(200))
+    for _ in range(3):
+        writer.append(batch)
+    writer.close()
+    segment = Segment(tmp_path, FIRST)
+    first, second = segment.index().between(0, FIRST + 400).table["data_bytes"].tolist()
+    os.truncate(segment.index_path, 2 * ENTRY_BYTES)
+    os.truncate(segment.data_path, second + beyond)
+    assert (last := segment.last_entry()) is not None
+    assert last.data_bytes == first
+    assert segment.is_cut(last) == is_cut
+
+
 def test_rows_stay_when_their_file_is_pruned(flushed: Segment) -> None:
     kept = list(flushed.read(FIRST, FIRST + 10))
     flushed.data_path.unlink()
