@@ -84,8 +84,9 @@ def open_spark(
 
     Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there. `extra`
     are Spark settings that override `settings`. `LBG_SPARK_MASTER` in the environment names the master of a cluster; a
-    `PYSPARK_PYTHON` is then left as it is. SIGINT takes effect when Spark has started. The caller's handler for it
-    stays, except for Python's default, which Spark replaces by one that also cancels jobs. Raises `SparkUnavailable`.
+    `PYSPARK_PYTHON` is then left as it is. SIGINT and SIGTERM take effect when Spark has started. The caller's
+    handlers stay, except for Python's default, which Spark replaces by one that also cancels jobs. Raises
+    `SparkUnavailable`.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -110,7 +111,7 @@ def open_spark(
         os.environ["PYSPARK_PYTHON"] = sys.executable
     conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
     try:
-        with _interrupt_held_back():
+        with _signals_held_back():
             context = SparkContext.getOrCreate(conf)
         _hush_end_of(context)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -179,8 +180,8 @@ def spark_session(
 
 
 @contextmanager
-def _interrupt_held_back() -> Iterator[None]:
-    """Defer SIGINT until this is over: a process that leaves while the JVM starts leaves it behind permanently.
+def _signals_held_back() -> Iterator[None]:
+    """Defer SIGINT and SIGTERM until this is over: who leaves while the JVM starts leaves it behind permanently.
 
     The JVM watches whether we live once it has noted in a folder of PySpark's where it listens, and PySpark removes
     that folder when it is interrupted.
@@ -188,20 +189,21 @@ def _interrupt_held_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = threading.Event()
+    came: list[int] = []
 
-    def hold(*_: object) -> None:
-        came.set()
+    def hold(number: int, _: object) -> None:
+        came.append(number)
 
-    before = signal.signal(signal.SIGINT, hold)
+    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        is_spark_s = signal.getsignal(signal.SIGINT) is not hold
-        if before is not None and not (is_spark_s and before is signal.default_int_handler):
-            signal.signal(signal.SIGINT, before)
-        if came.is_set():
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in before.items():
+            is_spark_s = signal.getsignal(number) is not hold
+            if handler is not None and not (is_spark_s and handler is signal.default_int_handler):
+                signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _hush_end_of(context: "SparkContext") -> None:

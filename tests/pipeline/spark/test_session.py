@@ -18,10 +18,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lbg_runtime.cli.interrupt import interrupted_when_asked
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
 from lbg_runtime.pipeline.spark import session, stream
 from lbg_runtime.pipeline.spark.doctor import examine
-from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, find_master, open_spark
+from lbg_runtime.pipeline.spark.session import _hush_end_of, _signals_held_back, close_spark, find_master, open_spark
 from lbg_runtime.pipeline.spark.stream import read_landing, reason_of, run_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
@@ -44,7 +45,7 @@ def of_spark(*_: object) -> None:
 def test_an_interrupt_while_it_starts_is_heard_when_it_has_started() -> None:
     heard: list[str] = []
     signal.signal(signal.SIGINT, lambda *_: heard.append("interrupt"))
-    with _interrupt_held_back():
+    with _signals_held_back():
         signal.raise_signal(signal.SIGINT)
         heard.append("started")
         signal.signal(signal.SIGINT, of_spark)
@@ -52,15 +53,23 @@ def test_an_interrupt_while_it_starts_is_heard_when_it_has_started() -> None:
 
 
 def test_pythons_own_handler_makes_room_for_that_of_spark() -> None:
-    with _interrupt_held_back():
+    with _signals_held_back():
         signal.signal(signal.SIGINT, of_spark)
     assert signal.getsignal(signal.SIGINT) is of_spark
 
 
 def test_pythons_own_handler_is_back_where_spark_set_none() -> None:
-    with pytest.raises(KeyboardInterrupt), _interrupt_held_back():
+    with pytest.raises(KeyboardInterrupt), _signals_held_back():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_request_to_leave_that_comes_as_it_starts_is_heard_where_interrupts_are_ignored() -> None:
+    """As in what a script starts in its background; it was taken for one of them, and lost."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupted_when_asked(), pytest.raises(KeyboardInterrupt), _signals_held_back():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_session_whose_jvm_has_died_is_closed_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
