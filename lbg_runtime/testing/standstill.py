@@ -1,5 +1,6 @@
 """Where the unsettled messages are, and what keeps them there: the text of a failed wait."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing.group_broker import GroupBroker
-from lbg_runtime.testing.handler_watch import identity_of
+from lbg_runtime.testing.handler_watch import Attempt, identity_of
 from lbg_runtime.testing.life import Life, LifeState
 
 _KEYS_SHOWN = 10
@@ -95,9 +96,9 @@ class Standstill:
                 follows = f"next attempt in {(head.retry_in_ms or 0) / 1_000:g} s"
                 if is_stopped and head.retry_in_ms is None:
                     follows = "its queue is stopped (then: stop)"
-                error = attempts[-1].error if attempts else None
-                self._error = self._error or error
-                reason = f", at last with {_words(error)}" if error is not None else ""
+                self._error = self._error or (attempts[-1].error if attempts else None)
+                words = _last_words(attempts[-1]) if attempts else ""
+                reason = f", at last with {words}" if words else ""
                 times = "once" if head.attempts == 1 else f"{head.attempts} times"
                 return f"failed {times} at {owner.member}{reason}; {follows}"
 
@@ -123,7 +124,11 @@ class Standstill:
         return message.topic if split is None else split[1]
 
 
-def _words(error: BaseException) -> str:
+def _last_words(attempt: Attempt) -> str:
+    error = attempt.error
+    if error is None or isinstance(error, asyncio.CancelledError):
+        # A time-out, or middleware that failed behind the handler: the runtime knows.
+        return getattr(attempt.handling, "last_error", "")
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime import Batch, Handlers
+from lbg_runtime import Batch, Handlers, Message, Proceed
 from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.testing import NotReached, running
 
@@ -46,6 +46,33 @@ async def test_a_handler_that_fails_and_whose_next_attempt_is_just_due(handlers)
         assert line == (
             "test/1: k #1 failed 4 times at member-0, at last with TerminalFailure: no such order; next attempt in 0 s"
         )
+
+
+async def test_a_handler_that_takes_too_long(handlers) -> None:
+    """It was said to have failed with CancelledError, which nobody had written."""
+
+    async def hang(message):
+        await asyncio.Event().wait()
+
+    async with running(handlers(hang, timeout="10s", backoff=("20s", "20s"))) as group:
+        await group.publish("orders/new", "1", key="k")
+        (line,) = await stuck(group, 12)
+    assert "at member-0, at last with TimeoutError: the handler did not finish within 10 s; next attempt" in line
+
+
+async def test_middleware_that_fails_behind_its_handler(handlers) -> None:
+    """Its failure was not said."""
+    registered = handlers()
+
+    @registered.middleware
+    async def commit(message: Message, proceed: Proceed) -> None:
+        await proceed(message)
+        raise ValueError("no commit")
+
+    async with running(registered) as group:
+        await group.publish("orders/new", "1", key="k")
+        (line,) = await stuck(group)
+    assert "at member-0, at last with ValueError: no commit; next attempt" in line
 
 
 async def test_a_queue_that_a_policy_has_stopped(handlers) -> None:
