@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.patience import PATIENCE_S
 
@@ -223,6 +224,14 @@ async def browsing(chromium: Chromium) -> AsyncIterator[Browser]:
 @contextmanager
 def chromium_running(profile: Path) -> Iterator[Chromium]:
     """With a browser, whose profile is kept in this folder."""
+    # It is killed, and removes nothing itself; what processes it has started write there for a moment more. Not below
+    # the profile: it puts a socket there, and the path of one must be short.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as temporary, _chromium(profile, temporary) as started:
+        yield started
+
+
+@contextmanager
+def _chromium(profile: Path, temporary: str) -> Iterator[Chromium]:
     path = program()
     if path is None:
         raise FileNotFoundError("chromium")
@@ -242,7 +251,7 @@ def chromium_running(profile: Path) -> Iterator[Chromium]:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=at_its_descriptors,  # noqa: PLW1509 - no lock is taken in it, which a thread could hold
                 close_fds=False,
-                env={**os.environ, "HOME": str(profile.parent)},
+                env={**os.environ, "HOME": str(profile.parent), "TMPDIR": temporary},
             )  # fmt: skip
     finally:
         os.close(commands_out)
