@@ -31,13 +31,15 @@ def test_a_queue_is_owned_while_a_member_is_active_on_it() -> None:
 def test_a_move_has_the_pause_between_the_last_and_the_first_handling_and_the_cause_of_the_release() -> None:
     board = Board()
     board.apply("a", 1, flow(0, "active"))
-    board.apply("a", 1, dispatch(0, 10, 20))
+    for start_ms, done_ms in ((5, 8), (10, 20), (9, 19)):
+        board.apply("a", 1, dispatch(0, start_ms, done_ms))
     board.apply("a", 1, flow(0, "draining", cause="rebind"))
     board.apply("a", 1, flow(0, "released", cause="rebind"))
     board.apply("b", 1, flow(0, "active"))
     board.apply("b", 1, dispatch(0, 70, 75))
     (move,) = board.moves
     assert (move.queue, move.source, move.target, move.cause, move.pause_ms) == (0, "a", "b", "rebind", 50.0)
+    assert (board.cell(0, "a").handled, board.cell(0, "b").handled) == (3, 1)
 
 
 def test_a_former_owner_that_stands_by_and_lets_go_again_leaves_the_cause_of_the_move_as_it_was() -> None:
@@ -79,10 +81,12 @@ def test_a_member_is_at_home_when_every_queue_it_is_primary_of_feeds_it() -> Non
     board.apply("a", 1, flow(0, "bound"))
     board.apply("a", 1, flow(1, "bound"))
     board.apply("a", 1, flow(2, "bound", role="secondary"))
+    board.apply("b", 1, flow(2, "bound"))
     assert not board.primaries_at_home("a")
     board.apply("a", 1, flow(0, "active"))
     board.apply("a", 1, flow(1, "active"))
     assert board.primaries_at_home("a")
+    assert not board.primaries_at_home("b")
 
 
 def test_a_member_without_primary_queues_is_not_at_home() -> None:
@@ -92,5 +96,9 @@ def test_a_member_without_primary_queues_is_not_at_home() -> None:
 def test_status_records_set_what_is_in_flight() -> None:
     board = Board()
     board.apply("a", 1, {"kind": "status", "queue": 0, "role": "primary", "state": "active", "in_flight": 7})
-    assert board.cell(0, "a").in_flight == 7
+    board.apply("a", 1, flow(1, "bound"))
+    board.apply("b", 1, flow(1, "active"))
+    assert (board.cell(0, "a").in_flight, board.cell(1, "b").in_flight) == (7, 0)
     assert board.active_queues("a") == {0}
+    board.member_gone("a")
+    assert (board.cell(0, "a").in_flight, board.active_queues("a")) == (0, set())
