@@ -111,6 +111,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
 
     assert "  and 25 more, which lbg validate --lost FILE lists\n" in text
     assert text.endswith("  and 13 more")
+    assert text.count(" ms from last handling to first") == 20
 
 
 def crafted() -> Verdict:
@@ -194,6 +195,7 @@ def test_the_text_says_nothing_of_what_there_is_not() -> None:
     without_loss = as_text(replace(verdict, counts={**verdict.counts, Law.LOSS: 0}))
     assert "no end in" not in without_loss
     assert "  no end in" not in as_text(replace(verdict, unended=()))
+    assert "not provable:" not in as_text(replace(verdict, reasons=()))
 
 
 def test_the_whole_object_of_a_verdict() -> None:
