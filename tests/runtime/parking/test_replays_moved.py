@@ -124,3 +124,23 @@ async def test_a_replay_whose_copy_may_be_elsewhere_is_given_up_with_a_lost_conn
         errors.is_heard = True
         await group.advance(60)
         assert parked(group) == []
+
+
+async def test_a_replay_that_is_to_be_moved_is_moved_though_its_queue_has_stopped_meanwhile(monkeypatch, mendable):
+    """Nothing of it is started: it would stay where it is, and the next owner would handle it once more."""
+    errors = Unheard(monkeypatch)
+    handlers, mend = mendable
+
+    @handlers.handler("bills/>", attempts=1, then="stop")
+    async def on_bill(message):
+        raise ValueError("never")
+
+    async with running(handlers, members=1, settings=SETTINGS) as group:
+        await replay_that_is_moved(group, mend)
+        await group.publish("bills/new", b"1", key="b")
+        await group.until(lambda: bool(group.attempts("b")))
+        await group.advance(5)
+        assert (len(group.error_queue()), len(parked(group))) == (1, 1)
+        errors.is_heard = True
+        await group.until(lambda: not parked(group), within_s=10)
+        assert len(group.attempts("a", 2)) == 1
