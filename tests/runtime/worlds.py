@@ -202,7 +202,7 @@ class StoppedWorld(World):
         self.loop.counts = True
         a.start()
         await asyncio.sleep(4)
-        if is_undisturbed and ("a", 3) not in self.done:
+        if is_undisturbed and self._handles["a"] == "c":
             self.fault("c keeps a queue of which it starts nothing")
         for _ in range(3):
             await self.publish("a", "b")
