@@ -230,6 +230,24 @@ async def test_the_next_message_of_a_runner_sees_no_context_of_the_last(rig, del
     assert seen == ["nobody"] * 20
 
 
+async def test_nothing_is_kept_of_a_runner_whose_context_a_handler_has_changed(rig, delivery):
+    """Where each handler sets something, each message has a runner of its own."""
+    runners = weakref.WeakSet()
+
+    async def handle(message):
+        runners.add(asyncio.current_task())
+        TENANT.set(message.key)
+
+    made = rig(handle, dispatch={"runners": 1})
+    async with made.running():
+        for number in range(20):
+            made.dispatcher.dispatch(delivery(number, "k"))
+        await made.until_ended(20, within_s=5)
+        await asyncio.sleep(1)
+        gc.collect()
+        assert not runners
+
+
 async def test_values_that_refuse_to_be_compared_are_no_values_of_the_next(rig, delivery):
     class Incomparable:
         def __eq__(self, other):
