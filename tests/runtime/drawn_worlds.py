@@ -320,12 +320,13 @@ class DrawnWorld(JournaledWorld):
             way = one_of(chance, WELL)
         if way not in WELL:
             self.failed.append(identity)
-        began_s = self._running_s()
+        # Another member may have begun with it before this one is done.
+        handling, began_s = self._handlings[identity], self._running_s()
         await way()
         if self._running_s() - began_s > 1 and bounds not in self.around:
-            self._overdue.add(self._handlings[identity])
+            self._overdue.add(handling)
         await super().act(identity, is_first=is_first)
-        await self._guard.once(self._handlings[identity].message, lambda value: [*(value or ()), identity[1]])
+        await self._guard.once(handling.message, lambda value: [*(value or ()), identity[1]])
 
     def _running_s(self):
         # What was to be done by now is done first when the process goes on.
