@@ -185,6 +185,21 @@ async def test_what_could_not_be_parked_before_the_end_is_left_behind(flow_trial
     assert (trial.settled(), trial.runner.left_behind) == ([], 1)
 
 
+async def test_a_flow_that_is_to_stop_cancels_what_still_runs_when_its_time_is_over(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(1_000)
+
+    trial = flow_trial(work, rebind={"drain_timeout": "5s"}, failure={"timeout": "1h"})
+    async with trial.running() as task:
+        await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1)))
+        await asyncio.sleep(1)
+        trial.runner.stop()
+        async with asyncio.timeout(6):
+            await task
+    assert (trial.settled(), trial.runner.left_behind) == ([], 1)
+
+
 async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, delivery):
     async def work(_message):
         await asyncio.sleep(8)
