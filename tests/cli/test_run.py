@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -217,6 +218,19 @@ def test_settings_in_a_pipe_are_refused_where_several_processes_read_them(tmp_pa
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"^--config: .*pipe; expected a file, with --processes or --reload$"):
         CliRunner().invoke(app, ["run", "--config", str(tmp_path / "pipe"), *option], catch_exceptions=False)
+
+
+def test_one_process_reads_its_settings_from_a_pipe(tmp_path, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    settings = {"group": {"name": "g", "hash_prefix": "h", "hash_count": 1, "queue_count": 1}, "handlers": ["no_such"]}
+    writing = threading.Thread(target=pipe.write_text, args=(json.dumps(settings),), daemon=True)
+    writing.start()
+    with pytest.raises(UserError, match=r"^handlers: no_such: "):
+        CliRunner().invoke(app, ["run", "--config", str(pipe)], catch_exceptions=False)
+    writing.join()
 
 
 def test_a_log_that_handlers_have_set_up_and_that_fails_does_not_end_the_member(tmp_path, monkeypatch):
