@@ -165,12 +165,13 @@ class _Lane:
         """Check what is left of pruned segments; return the row after the last of them, None if that is not known."""
         rows: int | None = None
         for first in self._parts[IDS_SUFFIX]:
-            if first in self._parts[INDEX_SUFFIX]:
-                # The process that pruned it died before removing its rows.
-                continue
             try:
                 pruned = read_pruned(self._folder, first)
-                self._hashes.extend(hash(each) for each in pruned.ids().to_pylist())
+                ids = pruned.ids().to_pylist()
+                if first in self._parts[INDEX_SUFFIX]:
+                    # The process that pruned it died before removing its rows, which count.
+                    continue
+                self._hashes.extend(hash(each) for each in ids)
                 rows = pruned.rows
             except FileNotFoundError as error:
                 # Gone since it was listed.

@@ -146,6 +146,15 @@ def test_what_is_pruned_and_not_yet_removed_counts_once(log_on_disk: LogOnDisk, 
     assert found(log_on_disk) == []
 
 
+def test_but_its_ids_are_checked_as_readers_look_at_them(log_on_disk: LogOnDisk, lane: Path) -> None:
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    copy = lane / "000000000002.ids"
+    copy.write_bytes((lane / "000000000000.ids").read_bytes())
+    assert [(each.path, each.what) for each in found(log_on_disk)] == [
+        (str(copy), "its name is not that of its first row")
+    ]
+
+
 def test_a_lane_that_lies_with_another_queue_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     lane.parent.rename(log_on_disk.root / "queue=004")
     whose = log_on_disk.root / "queue=004" / lane.name
