@@ -52,6 +52,7 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
+	$(BIN)/python -c 'import sys; sys.exit(0 if sys.version_info < (3, 15) else "The tests need Python 3.11 to 3.14: Spark needs pandas 2, which has no wheels for " + sys.version.split()[0])'
 	rm -f $(FAST)/*.so
 	$(PIP) install -c constraints.txt -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
