@@ -477,11 +477,13 @@ class DrawnWorld(JournaledWorld):
 
     async def _act_in_batch(self, item, identity, works, *, is_first):
         is_settled_alone = random.Random(f"{self.SEED} alone {identity}").random() < 0.5
-        # What fails with one whose queue stops would stop its own.
-        is_settled_alone |= isinstance(self, StoppedWorld)
+        failures = (NotThisTime,)
+        if isinstance(self, StoppedWorld):
+            # What fails with one whose queue stops would stop its own.
+            is_settled_alone, failures = True, (NotThisTime, ValueError)
         try:
             await self.act(identity, is_first=is_first)
-        except (NotThisTime, ValueError) as error:
+        except failures as error:
             if not is_settled_alone:
                 raise
             works.pop(item).__exit__(type(error), error, error.__traceback__)
