@@ -472,6 +472,9 @@ class DrawnWorld(JournaledWorld):
                 for work in works.values():
                     work.__exit__(type(error), error, error.__traceback__)
                 raise
+            if asyncio.current_task().cancelling():
+                # By one that has cancelled the task of all of them, and nothing has waited since.
+                self.failed += [met[item][1] for item in works]
             for work in works.values():
                 work.__exit__(None, None, None)
 
