@@ -273,8 +273,10 @@ async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
 async def test_what_was_not_confirmed_when_the_session_ended_fails(
     broker: BrokerServer, transport: SolaceTransport
 ) -> None:
-    await broker.stop()
+    # Sent before the session can have ended: otherwise it waits for the next one, which nobody gets here.
+    broker.faults.stall("first")
     future = transport.send(Message("orders/new", b""))
+    await broker.stop()
     with pytest.raises(PublishFailed) as failure:
         await asyncio.wait_for(future, PATIENCE_S)
     assert not isinstance(failure.value, PublishRefused)

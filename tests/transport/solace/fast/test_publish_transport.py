@@ -289,13 +289,16 @@ async def test_a_session_that_ended_for_good_fails_what_was_under_way_and_the_ne
     transport = make_transport("first")
     await transport.open()
     await asyncio.wait_for(transport.send(numbered(0)), PATIENCE_S)
-    await broker.stop()
+    # Before the session can have ended: otherwise they wait for the next one.
+    broker.faults.stall("first")
     futures = [transport.send(numbered(number)) for number in range(1, 1_000)]
+    await broker.stop()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait(futures)
     assert all(isinstance(future.exception(), PublishFailed) for future in futures)
     # Between two sessions, these wait.
     later = [transport.send(numbered(number)) for number in range(1_000, 1_600)]
+    broker.faults.clear()
     await broker.start()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*later)
