@@ -127,6 +127,9 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     try:
         return (yield)
     finally:
+        # First: at its first use Hypothesis makes a source of randomness. From Python 3.14 on, it warns if that is only
+        # after this, as it finds nobody who refers to the source: what is frozen does not count.
+        hypothesis.find(hypothesis.strategies.booleans(), bool)
         gc.collect()
         gc.freeze()
         gc.enable()
