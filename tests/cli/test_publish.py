@@ -1,4 +1,7 @@
-"""`lbg publish` as users run it: a process, the official client, a broker on loopback."""
+"""`lbg publish` as users run it: a process, the official client, a broker on loopback.
+
+More than 400 lines, as all of it is about one command.
+"""
 
 import asyncio
 import os

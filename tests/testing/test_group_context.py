@@ -1,4 +1,7 @@
-"""How a group is made and ended, and what is refused."""
+"""How a group is made and ended, and what is refused.
+
+More than 400 lines, as all of it is about what `running` makes, ends and refuses.
+"""
 
 import asyncio
 import itertools

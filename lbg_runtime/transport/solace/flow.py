@@ -353,8 +353,7 @@ class SolaceFlow:
             case NativeFlowEvent.INACTIVE:
                 self._sink(FlowInactive(self.epoch))
             case NativeFlowEvent.REBOUND:
-                # The library binds with the window from before the outage; changes that were requested during it are
-                # lost.
+                # The library binds with the window of before the outage; what was requested during it is lost.
                 self._apply_intake()
             case NativeFlowEvent.DOWN | NativeFlowEvent.REBIND_REFUSED:
                 self.give_up(text)
@@ -386,9 +385,8 @@ class SolaceFlow:
 
     def _die(self) -> None:
         self._state = HandleState.DEAD
-        # Now, and not when it is unbound: as soon as that is done, or before it is begun, the session may be freed, and
-        # the loop, which may still have to open a window again, must not touch it. What finds no memory, as a table has
-        # to be made anew, is tried again when it is unbound.
+        # At once: the session may be freed as soon as the flow is unbound, or before, and the loop, which may have to
+        # open a window again, must not touch it. Without memory for this, it is done when the flow is unbound.
         with suppress(MemoryError):
             self._path.end()
 

@@ -1,4 +1,7 @@
-"""Advice from the journals of a run, as object, text and page."""
+"""Advice from the journals of a run, as object, text and page.
+
+More than 400 lines, as all journals are made by one function.
+"""
 
 import fcntl
 import json

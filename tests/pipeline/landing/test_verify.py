@@ -1,4 +1,7 @@
-"""`lbg landing` and what it finds."""
+"""`lbg landing` and what it finds.
+
+More than 400 lines, as all of it is about what one command finds.
+"""
 
 import errno
 import json

@@ -1,4 +1,7 @@
-"""What is particular to the transport on the official client: sessions that end for good, binds in an outage."""
+"""What is particular to the transport on the official client: sessions that end for good, binds in an outage.
+
+More than 400 lines, as all of it is about sessions that end and come back.
+"""
 
 import asyncio
 import socket
