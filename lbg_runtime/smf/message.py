@@ -66,6 +66,7 @@ _HOP_KINDS = frozenset(
 _TOPIC = int(ParameterKind.TOPIC)
 _CONTENTS = int(ParameterKind.CONTENTS)
 _MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
+_PREVIOUS_ID = int(ParameterKind.PREVIOUS_ID)
 _FLOW_ID = int(ParameterKind.FLOW_ID)
 _PRIORITY = int(ParameterKind.PRIORITY)
 _NUMBERS = frozenset((_PRIORITY, int(ParameterKind.TIME_TO_LIVE)))
@@ -84,6 +85,8 @@ class PublishedFrame:
     """Published persistently: it has ids and expects an acknowledgement."""
     flow_id: int
     message_id: int
+    previous_id: int | None
+    """The id of the message that the publisher sent before on this flow; None if it does not say."""
     relay: "Relay"
 
 
@@ -218,6 +221,7 @@ def read_published(
     topic: str | None = None
     contents: bytes | None = None
     flow_id = message_id = 0
+    previous_id: int | None = None
     pieces: list[bytes | memoryview] = []
     position = kept_from = HEADER_BYTES
     while position < header_bytes:
@@ -241,6 +245,8 @@ def read_published(
                 if message_id > _LARGEST_ID:
                     # No store of the broker could keep it.
                     raise ProtocolError(f"the id {message_id} where {_LARGEST_ID} is the largest", start)
+            elif kind == _PREVIOUS_ID:
+                previous_id = _number(raw, start, end, 8)
             elif kind == _FLOW_ID:
                 flow_id = _number(raw, start, end, 4)
         elif kind == _TOPIC:
@@ -260,7 +266,7 @@ def read_published(
     pieces.append(raw[kept_from:] if total < _LARGE_BYTES else memoryview(raw)[kept_from:])
     rest = b"".join(pieces)
     relay = Relay(_assured_head(raw[:4]), rest, len(rest) - (total - header_bytes), contents)
-    return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, relay)
+    return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, previous_id, relay)
 
 
 def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = DEFAULT_PRIORITY) -> Relay:

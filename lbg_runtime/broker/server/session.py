@@ -115,11 +115,14 @@ class _ConsumerFlow:
 
 @dataclass(slots=True)
 class _PublisherFlow:
-    """A flow that publishes, and the last id on it that was answered."""
+    """A flow that publishes."""
 
     window: int
     """As it was asked for: a client goes by the answer, even if its application wanted less."""
     last_answered_id: int
+    last_taken_id: int
+    """The message that the next one must say it follows: the last one that was accepted or refused here, or that the
+    client had an answer for before."""
 
 
 class Session:
@@ -374,7 +377,9 @@ class Session:
             self._open_transacted(client, request, tag)
             return
         opened = self._engine.open_publisher(client, request.name, request.last_acked_id)
-        self._publishers[opened.flow] = _PublisherFlow(request.window, opened.last_answered_id)
+        # After a new life of the broker, a client goes on with its own numbers.
+        last_taken_id = max(opened.last_answered_id, request.last_acked_id)
+        self._publishers[opened.flow] = _PublisherFlow(request.window, opened.last_answered_id, last_taken_id)
         answered = OpenedFlow(
             opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow, window=request.window
         )
@@ -419,12 +424,17 @@ class Session:
             # Sent again while its answer, whatever it is, was in transit on this connection.
             self._unacked_publishers.add(flow)
             return
+        if frame.previous_id not in (None, publisher.last_taken_id):
+            # A client that could not write all it had to leaves messages out, goes on behind them, and sends all of
+            # them again. An answer to this one would confirm what has not come.
+            self._unacked_publishers.add(flow)
+            return
         try:
             effects = self._engine.publish(FlowId(flow), message_id, message)
         except BrokerRefusal as refusal:
             self._refuse_published(flow, message_id, Response.of(refusal))
             return
-        publisher.last_answered_id = message_id
+        publisher.last_answered_id = publisher.last_taken_id = message_id
         self._unacked_publishers.add(flow)
         self._work_count += 1 + len(effects)
         self._carry_out(effects)
@@ -443,7 +453,7 @@ class Session:
         # Acknowledgements are cumulative, so earlier ones must be sent before this id is refused.
         self._acknowledge_published()
         publisher = self._publishers[flow]
-        publisher.last_answered_id = message_id
+        publisher.last_answered_id = publisher.last_taken_id = message_id
         self._tell(publisher_ack_body(flow, message_id, publisher.window), response)
 
     # -- consuming

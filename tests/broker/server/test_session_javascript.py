@@ -10,7 +10,7 @@ from lbg_runtime.smf.assured_items import AssuredKind, ItemKind, decode_assured
 from lbg_runtime.smf.client_ctrl import ClientKind, decode_client_ctrl
 from lbg_runtime.smf.frame import Frame, ParameterKind
 from lbg_runtime.smf.response import OK, Response, response_of
-from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item, u32
+from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item, u32, u64
 
 OPEN_FLOW = bytes.fromhex(
     "03090001000000100000002f 23000002 03000000001f 810a0000000000000000 820a0000000000000000 830332 0a02"
@@ -95,6 +95,37 @@ def test_a_publisher_has_the_window_that_it_asked_for() -> None:
     (confirmed,) = ask(session, published(item(opened, ItemKind.FLOW_ID), 1, "t"))
     (refused,) = ask(session, published(item(opened, ItemKind.FLOW_ID), 2, "#P2P/QUE/none"))
     assert [item(answer, ItemKind.WINDOW) for answer in (opened, confirmed, refused)] == [50, 50, 50]
+
+
+def test_what_a_publisher_has_left_out_is_not_confirmed_with_what_comes_behind_it() -> None:
+    desk = Desk()
+    desk.create_queue("q", "t")
+    session = desk.log_in()
+    (opened,) = ask(session, OPEN_FLOW)
+    flow = item(opened, ItemKind.FLOW_ID)
+    # It leaves messages out when its socket takes no more, goes on when it does, and sends again what has no answer.
+    confirmed = ask(session, published(flow, 1, "t"), published(flow, 3, "t"), published(flow, 4, "t"))
+    assert [item(each, ItemKind.LAST_ACKED) for each in confirmed] == [1]
+    assert desk.depth("q") == 1
+    (repeated,) = ask(session, *(published(flow, number, "t", resent=True) for number in (1, 2, 3, 4)))
+    assert item(repeated, ItemKind.LAST_ACKED) == 4
+    assert desk.depth("q") == 4
+
+
+def test_a_publisher_goes_on_with_its_own_numbers_at_a_broker_that_does_not_know_it() -> None:
+    desk = Desk()
+    desk.create_queue("q", "t")
+    session = desk.log_in()
+    heard = control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text("old")), (ItemKind.LAST_ACKED, u64(50)))
+    (opened,) = ask(session, heard)
+    flow = item(opened, ItemKind.FLOW_ID)
+    assert item(opened, ItemKind.LAST_ACKED) == 0
+    # Its 52nd, without the 51st.
+    (nothing,) = ask(session, published(flow, 52, "t"))
+    assert item(nothing, ItemKind.LAST_ACKED) == 0
+    (confirmed,) = ask(session, published(flow, 51, "t"), published(flow, 52, "t"))
+    assert item(confirmed, ItemKind.LAST_ACKED) == 52
+    assert desk.depth("q") == 2
 
 
 def test_a_new_handle_that_names_0_as_its_last_id_has_its_replay() -> None:
