@@ -28,6 +28,10 @@ def broker(
     semp: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Address for administrators. Default: none.")
     ] = None,
+    web: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address for clients over WebSocket, as in browsers. Default: none."),
+    ] = None,
     tls_cert: Annotated[
         Path | None,
         path_option(metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS."),
@@ -70,6 +74,7 @@ def broker(
 
     address = listen_address("--smf", smf)
     administration = None if semp is None else listen_address("--semp", semp)
+    web_address = None if web is None else listen_address("--web", web)
     fault_address = None if faults is None else listen_address("--faults", faults)
     replay_log_bytes = None if replay_log is None else size_bytes("--replay-log", replay_log)
     configure_log()
@@ -80,6 +85,7 @@ def broker(
         _serve(
             address,
             administration,
+            web_address,
             fault_address,
             tls,
             kept,
@@ -105,6 +111,7 @@ def tls_files(certificate: Path | None, key: Path | None, client_authorities: Pa
 async def _serve(
     address: "ListenAddress",
     administration: "ListenAddress | None",
+    web: "ListenAddress | None",
     faults: "ListenAddress | None",
     tls: "TlsFiles | None",
     store: "Store | None",
@@ -141,6 +148,12 @@ async def _serve(
             if semp is not None:
                 await stack.enter_async_context(semp)
                 ready += f", semp {semp.host}:{semp.port}"
+            if web is not None:
+                from lbg_runtime.broker.web_listener import WebListener
+
+                context = None if tls is None else tls.context()
+                listener = await stack.enter_async_context(WebListener(server, web.host, web.port, tls=context))
+                ready += f", web {listener.host}:{listener.port}"
             if faults is not None:
                 from lbg_runtime.broker.fault_port import FaultPort
 

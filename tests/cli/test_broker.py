@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import aiohttp
 import httpx
 import pytest
+from aiohttp import WSMsgType
 from solace.messaging.config.missing_resources_creation_configuration import MissingResourcesCreationStrategy
 from solace.messaging.config.replay_strategy import ReplayStrategy
 from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientError
@@ -24,6 +26,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 from lbg_runtime.broker.server.tls import TlsFiles
 from lbg_runtime.cli.broker import tls_files
 from lbg_runtime.model.errors import UserError
+from tests.broker.server.desk import login
 from tests.certificates import Certificates
 from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.processes import running
@@ -116,6 +119,19 @@ def test_what_administrators_have_stored_applies_also_where_no_management_api_is
         service = MessagingService.builder().from_properties(host).build()
         with pytest.raises(PubSubPlusClientError, match="Client Username Is Shutdown"):
             service.connect()
+
+
+@pytest.mark.real_time
+async def test_clients_come_over_websocket_where_it_is_asked_for(broker: Starting) -> None:
+    with broker("--smf", "127.0.0.1:0", "--web", "127.0.0.1:0") as (process, line):
+        start, _, address = line.strip().rpartition(", web ")
+        assert start.startswith("lbg broker ready: smf 127.0.0.1:")
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"ws://{address}") as client:
+            await client.send_bytes(login("cl-1"))
+            assert b"OK" in await client.receive_bytes(timeout=PATIENCE_S)
+            process.terminate()
+            assert (await client.receive(timeout=PATIENCE_S)).type in (WSMsgType.CLOSE, WSMsgType.CLOSED)
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.real_time

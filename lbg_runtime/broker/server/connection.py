@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
 
@@ -59,15 +60,28 @@ class ConnectionOwner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection comes from."""
+
+    address: tuple[str, int] | None
+    certificate: str | None
+    """The common name of the peer's certificate, if it presented one that was verified."""
+
+
 class Connection(asyncio.Protocol):
     """Made by the server for every accepted socket; called only by the event loop and the server."""
 
-    def __init__(self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session]) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session], origin: Origin | None = None
+    ) -> None:
+        """`origin`: if not what the socket says."""
         self.session: Session
         """From `connection_made` on."""
         self._make_session = make_session
         self.peer = "gone"
         self.peer_address = ""
+        self._origin = origin
         self.name_on_certificate: str | None = None
         """The common name of the peer's certificate, if it presented one that was verified."""
         self._owner = owner
@@ -107,11 +121,14 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's classes, so there is nothing to check at run time.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
-        # There is no name if the peer has gone already.
-        if name := transport.get_extra_info("peername"):
-            self.peer_address = name[0]
-            self.peer = f"{name[0]}:{name[1]}"
-        self.name_on_certificate = common_name(transport.get_extra_info("peercert"))
+        origin = self._origin or Origin(
+            transport.get_extra_info("peername"), common_name(transport.get_extra_info("peercert"))
+        )
+        # There is no address if the peer has gone already.
+        if origin.address:
+            self.peer_address = origin.address[0]
+            self.peer = f"{origin.address[0]}:{origin.address[1]}"
+        self.name_on_certificate = origin.certificate
         self.session = self._make_session(self)
         self._set_watch(LOGIN_TIMEOUT_S / _LOGIN_LOOKS, self._check_silence)
         self._owner.opened(self)

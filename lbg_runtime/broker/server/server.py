@@ -18,7 +18,7 @@ from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.listening import listen
-from lbg_runtime.broker.server.connection import Connection
+from lbg_runtime.broker.server.connection import Connection, Origin
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
 from lbg_runtime.broker.server.keys import closes_group, key_of
@@ -176,6 +176,12 @@ class BrokerServer:
     ) -> None:
         await self.stop()
 
+    async def admit(self, peer: socket.socket, address: tuple[str, int] | None, certificate: str | None) -> None:
+        """Serve the client at the other end of a connected socket, which is closed in the end, as if it had come from
+        this address, with a certificate of this common name."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: self._accept(Origin(address, certificate)), peer)
+
     # -- administration and faults
 
     def create_queue(
@@ -287,8 +293,8 @@ class BrokerServer:
             self._is_full = False
             _log.info("clients_let_in", connections=len(self._connections))
 
-    def _accept(self) -> Connection:
-        return Connection(self, self._make_session)
+    def _accept(self, origin: Origin | None = None) -> Connection:
+        return Connection(self, self._make_session, origin)
 
     def _tell_of(self, event: str, connection: Connection, **facts: str) -> None:
         tell = _log.info if self._tells_clients else _log.debug

@@ -1,0 +1,128 @@
+"""The broker's clients over WebSocket: those in browsers, and whatever is given a `ws://` address.
+
+The bytes are those of a TCP connection, in binary messages whose bounds mean nothing. So a client gets one end of a
+pair of sockets, and at the other end is a connection like any other, with the same limits and faults.
+"""
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from aiohttp import WSMsgType, web
+
+from lbg_runtime.broker.listening import listen
+from lbg_runtime.broker.server.connection import CLOSE_TIMEOUT_S, LOGIN_TIMEOUT_S
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, common_name
+from lbg_runtime.config.listen_address import ListenAddress
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The most that a client may send at once; more than the largest message that the broker takes."""
+
+_CHUNK_BYTES = 256 * 1024
+
+
+class WebListener:
+    """Serves from `start` to `stop`, or as an async context manager, on the loop's thread."""
+
+    def __init__(self, server: BrokerServer, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """With `port` 0 the system chooses one; read `port` after `start`. `server` must be started before this and
+        stopped after it."""
+        self.host = host
+        self.port = port
+        self._server = server
+        self._tls = tls
+        self._http = web.Server(self._serve, access_log=None)
+        self._listener: asyncio.Server | None = None
+        self._clients: set[asyncio.Transport] = set()
+
+    @property
+    def url(self) -> str:
+        """The address to give to clients."""
+        return f"{'ws' if self._tls is None else 'wss'}://{ListenAddress(self.host, self.port)}"
+
+    async def start(self) -> None:
+        """Listen; raises `UserError` when the address cannot be had."""
+        listener = listen("web", self.host, self.port)
+        self.port = listener.getsockname()[1]
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._accept,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_TIMEOUT_S,
+        )
+
+    async def stop(self) -> None:
+        """Stop listening and cut every client. Idempotent."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+            for client in self._clients:
+                client.abort()
+            await self._http.shutdown(CLOSE_TIMEOUT_S)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _accept(self) -> web.RequestHandler:
+        handler = self._http()
+
+        def look() -> None:
+            # From here on, the broker waits for a login.
+            if handler.transport is not None and handler.transport not in self._clients:
+                handler.transport.abort()
+
+        asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, look)
+        return handler
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        # A browser takes no answer without one of the protocols that it has offered.
+        offered = request.headers.get("Sec-WebSocket-Protocol", "")
+        client = web.WebSocketResponse(
+            protocols=[name.strip() for name in offered.split(",")], max_msg_size=MAX_MESSAGE_BYTES, compress=False
+        )
+        await client.prepare(request)
+        transport = request.transport
+        if transport is None:  # it has gone already
+            return client
+        self._clients.add(transport)
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
+        certificate = common_name(transport.get_extra_info("peercert"))
+        sending = asyncio.create_task(_send(reader, client, transport))
+        try:
+            await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
+            await _receive(client, writer)
+        finally:
+            sending.cancel()
+            writer.transport.abort()
+            self._clients.discard(transport)
+            transport.abort()
+        return client
+
+
+async def _receive(client: web.WebSocketResponse, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        async for message in client:
+            if message.type is not WSMsgType.BINARY:
+                return
+            writer.write(message.data)
+            await writer.drain()
+
+
+async def _send(reader: asyncio.StreamReader, client: web.WebSocketResponse, transport: asyncio.Transport) -> None:
+    with suppress(ConnectionError, TimeoutError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            await client.send_bytes(chunk)
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await client.close()
+    transport.abort()
