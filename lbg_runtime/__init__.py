@@ -7,8 +7,9 @@ on a Spark executor, say) pulls in neither an event loop nor the official client
 from importlib import import_module
 
 # Not imported from `typing`, as that takes longer than all our imports before the point from which an interrupt no
-# longer ends in a traceback. Type checkers go by the name alone.
-TYPE_CHECKING = False
+# longer ends in a traceback. Type checkers go by the name alone; Jedi, which completes in IPython and many editors,
+# goes by the value, unless its type is given.
+TYPE_CHECKING: bool = False
 if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
     from lbg_runtime.model.message import Delivery, Headers, Message
