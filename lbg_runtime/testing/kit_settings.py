@@ -13,9 +13,10 @@ from lbg_runtime.runtime.handlers.loading import load_handlers
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.membership import CountedPlace, Membership, counted_member
 
-Sections = Mapping[str, Mapping[str, object]]
+Sections = Mapping[str, object]
+"""Each of them is a mapping. To mypy, a dictionary of sections that differ in their types is one of objects."""
 
-_SMALL: Sections = {
+_SMALL: Mapping[str, Mapping[str, object]] = {
     "group": {"name": "test", "hash_prefix": "test-hash", "hash_count": 16, "queue_count": 4},
     "dispatch": {"runners": 16},
 }
@@ -39,8 +40,11 @@ def find_settings(given: Settings | Path | str | Sections | None, app: App | Non
     if given is None and app is not None:
         settings = app.settings
     elif given is None or isinstance(given, Mapping):
-        small = {name: {**section, **(given or {}).get(name, {})} for name, section in _SMALL.items()}
-        settings = parse_settings({**(given or {}), **small}, "settings", {})
+        told = given or {}
+        own = {name: told.get(name, {}) for name in _SMALL}
+        # What is no section is left to the parser, which says so.
+        small = {name: {**_SMALL[name], **each} for name, each in own.items() if isinstance(each, Mapping)}
+        settings = parse_settings({**told, **small}, "settings", {})
     elif isinstance(given, Settings):
         settings = given
     else:

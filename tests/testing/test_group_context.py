@@ -39,6 +39,12 @@ async def test_the_settings_of_a_file_are_used_and_nothing_of_the_machine(handle
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("section", "found"), [("mine", "a single value"), (None, "nothing")])
+def test_what_is_no_section_is_refused_in_one_line(handlers, section, found) -> None:
+    with pytest.raises(ConfigError, match=f"settings: group: {found}; expected a section with keys"):
+        running(handlers(), settings={"group": section})
+
+
 async def test_sections_are_laid_over_those_of_a_small_group(handlers) -> None:
     async with running(handlers(), settings={"group": {"queue_count": 2}, "failure": {"timeout": "1s"}}) as group:
         assert group.shape.queue_names() == ("test/0", "test/1")
