@@ -12,7 +12,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, overload
+
+from typing_extensions import TypeVar
 
 from lbg_runtime.config.duration import parse_duration_ms
 from lbg_runtime.model.errors import BatchCutShort, HandlerError
@@ -27,7 +29,8 @@ from lbg_runtime.runtime.runners.pool import CURRENT_POOL, RunnerPool, aside, is
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
-_Body = TypeVar("_Body")
+# With its default, which Python's own has from 3.13 on, a `Batch` without brackets has the type that it is.
+_Body = TypeVar("_Body", default=bytes)
 
 
 class BatchItem(Receipt, Generic[_Body]):
