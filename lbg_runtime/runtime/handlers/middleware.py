@@ -2,8 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Concatenate
 
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Message
@@ -11,10 +12,11 @@ from lbg_runtime.runtime.handlers.parameters import Fill, read_fills
 from lbg_runtime.runtime.runners.attempts import end_unbegun, may_begin
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 
-Proceed = Callable[[Message], Awaitable[object]]
+# A coroutine, as type checkers report one that is not awaited, and `create_task` takes no other awaitable.
+Proceed = Callable[[Message], Coroutine[object, None, object]]
 """What a middleware calls: returns when the handler has returned, raises what the attempt failed with."""
 
-MiddlewareFunction = Callable[..., Awaitable[object]]
+MiddlewareFunction = Callable[Concatenate[Message, Proceed, ...], Awaitable[object]]
 """An async function; takes the message, a `Proceed`, and what else its annotations ask for, like a handler."""
 
 _EXPECTED = "the message, what to call with it, and an annotation for each of the others"
