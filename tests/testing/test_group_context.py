@@ -39,7 +39,7 @@ async def test_the_settings_of_a_file_are_used_and_nothing_of_the_machine(handle
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("section", "found"), [("mine", "a single value"), (None, "nothing")])
+@pytest.mark.parametrize(("section", "found"), [("mine", "a text"), (None, "nothing")])
 def test_what_is_no_section_is_refused_in_one_line(handlers, section, found) -> None:
     with pytest.raises(ConfigError, match=f"settings: group: {found}; expected a section with keys"):
         running(handlers(), settings={"group": section})
