@@ -179,7 +179,7 @@ class HashedPublisher:
     async def publish(
         self,
         topic: str,
-        payload: bytes,
+        payload: bytes | bytearray | memoryview,
         *,
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
@@ -195,7 +195,7 @@ class HashedPublisher:
     async def submit(
         self,
         topic: str,
-        payload: bytes,
+        payload: bytes | bytearray | memoryview,
         *,
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,

@@ -207,6 +207,8 @@ def several(message: Message) -> list[Message]:
 @handlers.handler("into/>")
 async def into_a_group(message: Message, publisher: State[HashedPublisher]) -> None:
     assert_type(await publisher.publish("bills/new", message.payload, key=message.key), Confirmation)
+    await publisher.publish("bills/new", bytearray(message.payload))
+    await publisher.publish("bills/new", memoryview(message.payload))
     told: dict[str, str] = {"a": "b"}
     waiting = [await publisher.submit("bills/new", b"", key=f"{n}", properties=told) for n in range(3)]
     assert_type(await asyncio.gather(*waiting), list[Confirmation])
