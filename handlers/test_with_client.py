@@ -9,11 +9,13 @@ from lbg_runtime.testing import BrokerOnPort
 
 def test_a_receiver_goes_on_after_the_broker_was_away(lbg_broker: BrokerOnPort) -> None:
     lbg_broker.create_queue("invoices", "invoices/>")
-    service = MessagingService.builder().from_properties(lbg_broker.client_properties()).build().connect()
+    service = MessagingService.builder().from_properties(lbg_broker.client_properties()).build()
+    service.connect()
     try:
         publisher = service.create_persistent_message_publisher_builder().build().start()
         queue = Queue.durable_exclusive_queue("invoices")
-        receiver = service.create_persistent_message_receiver_builder().build(queue).start()
+        receiver = service.create_persistent_message_receiver_builder().build(queue)
+        receiver.start()
         lbg_broker.fail()
         lbg_broker.restore()
         lbg_broker.wait_until("invoices", lambda status: len(status.flows) == 1)

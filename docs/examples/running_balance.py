@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from lbg_runtime.pipeline.spark.session import spark_session
 
@@ -32,7 +32,7 @@ class RunningBalance(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._balance = handle.getValueState("balance", "orders long, cents long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         orders, cents = self._balance.get() or (0, 0)
         # Grouping lost the order of the log; the publisher's number of each order within its account brings it back.
         for row in sorted(rows, key=lambda row: row["seq"]):
