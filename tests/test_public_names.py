@@ -6,6 +6,25 @@ from importlib import import_module
 
 import pytest
 
+import lbg_runtime
+from lbg_runtime import testing
+from lbg_runtime.guard.memory import MemoryGuard
+from lbg_runtime.guard.postgres import PostgresGuard
+from lbg_runtime.guard.sqlite import SqliteGuard
+from lbg_runtime.publisher.hashed import HashedPublisher
+
+_CLASSES = [
+    *(each for name in lbg_runtime.__all__ if isinstance(each := getattr(lbg_runtime, name), type)),
+    testing.Attempt,
+    testing.BrokerOnPort,
+    testing.Group,
+    testing.Handled,
+    HashedPublisher,
+    MemoryGuard,
+    PostgresGuard,
+    SqliteGuard,
+]
+
 
 @pytest.mark.parametrize("name", ["lbg_runtime", "lbg_runtime.testing"])
 def test_names_that_are_loaded_on_first_use_are_among_those_that_are_completed(name: str) -> None:
@@ -29,6 +48,14 @@ def test_an_editor_that_goes_by_values_finds_the_names_too(name: str) -> None:
         if isinstance(each, ast.ImportFrom)
         for alias in each.names
     }
+
+
+@pytest.mark.parametrize("kind", _CLASSES, ids=lambda kind: kind.__name__)
+def test_what_an_editor_shows_of_a_method_says_what_it_does(kind: type) -> None:
+    methods = {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+    told = {name: inspect.getdoc(each) or "" for name, each in methods.items()}
+    # A reference is followed by nobody who is only shown the text.
+    assert [name for name, text in told.items() if not text or (text.startswith("See `") and "\n" not in text)] == []
 
 
 def _names(assignment: ast.Assign) -> set[str]:

@@ -33,7 +33,10 @@ class MemoryGuard(Generic[Value]):
         """The entries by key."""
 
     async def once(self, message: Message, effect: Callable[[Value | None], Value]) -> bool:
-        """See `Guard.once`. Has no suspension point."""
+        """Make the effect's value that of the key, with the mark of the message; False if that was done already.
+
+        See `Guard.once`. Has no suspension point.
+        """
         key, token = place_of(message)
         entry = self.entries.get(key)
         marks = {} if entry is None else entry.marks

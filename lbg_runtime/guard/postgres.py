@@ -125,6 +125,10 @@ class PostgresGuard:
         self._schema, self._table = schema, table
 
     async def once(self, message: Message, effect: PostgresEffect) -> bool:
+        """Write the effect and the mark of the message together; False, and no effect, if they are there already.
+
+        See `Guard.once`. The effect is awaited with a connection that is lent for it.
+        """
         key, token = place_of(message)
         async with self._transaction() as connection:
             try:

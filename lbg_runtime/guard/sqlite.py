@@ -118,6 +118,10 @@ class SqliteGuard:
         the last try."""
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
+        """Write the effect and the mark of the message together; False, and no effect, if they are there already.
+
+        See `Guard.once`. The effect is called on the guard's thread, with the connection.
+        """
         key, token = place_of(message)
         mine = _Waiting(key, token, effect, time.monotonic() + LOCK_PATIENCE_S)
         self._waiting.append(mine)

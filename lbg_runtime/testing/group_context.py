@@ -161,7 +161,10 @@ class Running(Protocol):
         seed: int = 0,
         around: Wrapper | None = None,
     ) -> GroupContext:
-        """See `running`."""
+        """Run real members in virtual time while the context lasts, and judge at its end what was done.
+
+        `lbg_runtime.testing.running` says what each argument is for.
+        """
         ...
 
 
