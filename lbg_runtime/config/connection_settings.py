@@ -55,7 +55,7 @@ class TransportKind(Enum):
     """The broker at `connection.host`."""
 
 
-class TlsSettings(Section):
+class TlsSettings(Section, frozen=True):
     """How the other side of a `tcps://` or `https://` address proves its identity: the broker, or an application."""
 
     trust_store: Text | None = None
@@ -70,7 +70,7 @@ LARGEST_KEY_PASSWORD_BYTES = 1_024
 """The limit of the TLS library."""
 
 
-class ClientCertificateSettings(Section):
+class ClientCertificateSettings(Section, frozen=True):
     """A certificate with which this client logs in, instead of a password. Its common name is the username."""
 
     certificate: SecretPath
@@ -81,7 +81,7 @@ class ClientCertificateSettings(Section):
     """Password of the key, if it is encrypted; at most 1,024 bytes."""
 
 
-class OAuthSettings(Section):
+class OAuthSettings(Section, frozen=True):
     """An access token with which this client logs in, instead of a password."""
 
     token_file: SecretPath
@@ -90,7 +90,7 @@ class OAuthSettings(Section):
     """Tells the broker who issued the token, if the broker cannot see that from the token."""
 
 
-class ConnectionSettings(Section):
+class ConnectionSettings(Section, frozen=True):
     """The session with the broker."""
 
     transport: TransportKind = TransportKind.EMBEDDED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr
 
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress, is_port
@@ -172,9 +172,13 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(without_controls)]
 Host = Annotated[str, AfterValidator(broker_address), AfterValidator(without_controls)]
 
 
-class Section(BaseModel):
+class Section(
+    BaseModel,
+    # Said at each class, and not in `model_config`, where few type checkers look for it.
+    frozen=True,
+    extra="forbid",
+    arbitrary_types_allowed=True,
+    hide_input_in_errors=True,
+    allow_inf_nan=False,
+):
     """A section of the file: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, allow_inf_nan=False
-    )

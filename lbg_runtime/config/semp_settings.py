@@ -24,7 +24,7 @@ def _published_topic(value: str) -> str:
     return value
 
 
-class AccountSettings(Section):
+class AccountSettings(Section, frozen=True):
     """A client username that is made for the group.
 
     `semp.publisher` is for the group's publishers, and may only publish; without it, they use that of its members.
@@ -38,7 +38,7 @@ class AccountSettings(Section):
     """Password that the account is given."""
 
 
-class SempSettings(Section):
+class SempSettings(Section, frozen=True):
     """The administrator's account on the broker, for the commands that change queues or look into them.
 
     Members need none, except with `group.from: semp`.

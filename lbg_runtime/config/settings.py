@@ -54,7 +54,7 @@ class ClientPathChoice(Enum):
     """Only the client's public interface."""
 
 
-class TransportSettings(Section):
+class TransportSettings(Section, frozen=True):
     """How messages pass through the official client. All guarantees are the same on either path."""
 
     client_path: ClientPathChoice = ClientPathChoice.AUTO
@@ -102,7 +102,7 @@ def _hash_prefix(text: str) -> str:
     return GroupShape(GroupName("any"), text, 1, 1).hash_prefix
 
 
-class GroupSettings(Section):
+class GroupSettings(Section, frozen=True):
     """The group. Its publishers and members must agree on these settings."""
 
     # Each is looked at by itself, so that all mistakes are told at once; `_shape_is_possible` looks at them together.
@@ -177,7 +177,7 @@ class MembershipMode(Enum):
     """From the number at the end of the host name (`orders-3`, as stateful sets name their pods)."""
 
 
-class MembershipSettings(Section):
+class MembershipSettings(Section, frozen=True):
     """This member's place among the others. The environment and the command line take precedence over this section."""
 
     mode: MembershipMode = MembershipMode.DISCOVERED
@@ -204,7 +204,7 @@ class MembershipSettings(Section):
         return self
 
 
-class RebindCycleSettings(Section):
+class RebindCycleSettings(Section, frozen=True):
     """How queues move between members."""
 
     mode: RebindMode = RebindMode.COOPERATIVE
@@ -239,7 +239,7 @@ HELD_FACTOR = 4
 """Bounds what is held of a queue with hot keys, by `max_in_flight`: all of it is handled before a hand-over."""
 
 
-class DispatchSettings(Section):
+class DispatchSettings(Section, frozen=True):
     """How much one member handles at a time."""
 
     max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
@@ -282,7 +282,7 @@ class DispatchSettings(Section):
         return max(1, min(self.max_waiting_per_key, self.max_in_flight // 4))
 
 
-class BackoffSettings(Section):
+class BackoffSettings(Section, frozen=True):
     """The wait before the next attempt: it doubles from `initial` to `maximum`, less a random part of up to a half."""
 
     initial_ms: Annotated[PositiveDurationMs, Field(alias="initial")] = 100
@@ -299,7 +299,7 @@ class BackoffSettings(Section):
         return self
 
 
-class FailureSettings(Section):
+class FailureSettings(Section, frozen=True):
     """What follows when a handler raises or takes too long: another attempt, while its key waits.
 
     Values that a handler's decorator gives take precedence.
@@ -329,7 +329,7 @@ class FailureSettings(Section):
     """Queue that `then: dmq` moves messages to; by default the broker's own."""
 
 
-class JournalSettings(Section):
+class JournalSettings(Section, frozen=True):
     """The records that a member leaves of its work."""
 
     path: Text | None = None
@@ -348,7 +348,7 @@ class Tracing(Enum):
     """Spans that contain the keys of messages, which may be personal data."""
 
 
-class OpsSettings(Section):
+class OpsSettings(Section, frozen=True):
     """What operators see of the member."""
 
     journal: JournalSettings = JournalSettings()
@@ -382,7 +382,7 @@ class OpsSettings(Section):
         return self
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     """The whole of config.yaml."""
 
     connection: ConnectionSettings = ConnectionSettings()

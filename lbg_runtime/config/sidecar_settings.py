@@ -52,7 +52,7 @@ class ContentMode(Enum):
     """Attributes in headers, the data unchanged in the body."""
 
 
-class ApplicationHealthSettings(Section):
+class ApplicationHealthSettings(Section, frozen=True):
     """When the application counts as available. While it does not, nothing is sent to it."""
 
     path: Text | None = None
@@ -62,7 +62,7 @@ class ApplicationHealthSettings(Section):
     """Time between two checks."""
 
 
-class SubscriptionSettings(Section):
+class SubscriptionSettings(Section, frozen=True):
     """Events that are sent to the application without its asking for them."""
 
     topic: Annotated[Text, AfterValidator(_subscribed_topic)]
@@ -72,7 +72,7 @@ class SubscriptionSettings(Section):
     content_mode: ContentMode = ContentMode.STRUCTURED
 
 
-class SidecarSettings(Section):
+class SidecarSettings(Section, frozen=True):
     """An application in a process of its own: messages are delivered to it over HTTP, instead of to handlers."""
 
     application: Annotated[str, BeforeValidator(_application_address)] | None = None

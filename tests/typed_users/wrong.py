@@ -167,6 +167,7 @@ async def running_it() -> None:
     await app.run_sync()  # type: ignore[misc]
     app.foo  # type: ignore[attr-defined]
     app.settings.group.nam  # type: ignore[attr-defined]
+    app.settings.group.name = "x"  # type: ignore[misc]
     App(handlers)  # type: ignore[call-arg]
     App([], "x")  # type: ignore[arg-type]
     App(handlers, "x", member_index="1")  # type: ignore[arg-type]

@@ -26,14 +26,14 @@ class Way(Enum):
     LONG = "long"
 
 
-class Stop(Section):
+class Stop(Section, frozen=True):
     """Where to rest."""
 
     name: Text
     """Of the place."""
 
 
-class Walk(Section):
+class Walk(Section, frozen=True):
     """How to walk."""
 
     steps: Annotated[Count, Field(ge=1, le=9)] = 3
