@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import anyio
 import structlog
 
 from lbg_runtime.admin.executor import Executor, OnStep
@@ -37,7 +38,8 @@ class Creation:
     async def carry_out(self, on_step: OnStep) -> None:
         """Take all steps.
 
-        If one fails, what was made is undone, or the log says that it stays; then the cause is raised.
+        If one fails, what was made is undone, or the log says that it stays; then the cause is raised. Who is cancelled
+        while that is undone leaves the rest of it, and the log says so, too.
         """
         try:
             for step in self._steps:
@@ -50,8 +52,11 @@ class Creation:
             # One that exists may have been made by this very request, when it was first sent.
             if isinstance(error, SempRefused) and not (isinstance(error, SempExists) and error.is_repeated):
                 self._in_doubt = None
-            _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(self._made))
-            await self._undo()
+            reason = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+            _log.warning("group_creation_failed", reason=reason, objects=len(self._made))
+            # A scope of anyio that is cancelled would cancel each request of it anew. It has a bound of its own.
+            with anyio.CancelScope(shield=True):
+                await self._undo()
             raise
 
     async def _undo(self) -> None:
@@ -79,6 +84,9 @@ class Creation:
                     if isinstance(step, Delete):
                         # Not its parts, which would have to be looked for among all others: nobody is told of parts.
                         del left[step.ref]
+        except asyncio.CancelledError:
+            _tell_not_undone(left, "interrupted")
+            raise
         except (SempError, TimeoutError) as error:
             _tell_not_undone(left, str(error) or "too slow")
 

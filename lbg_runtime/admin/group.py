@@ -147,7 +147,8 @@ class GroupAdmin:
             is_as_it_was = isinstance(error, GroupInUse | VpnNotUp) and _is_quieting(begun)
             if begun and not (is_as_it_was or isinstance(error, GroupMissing)):
                 expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
-                _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
+                reason = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+                _log.error("group_deletion_interrupted", reason=reason, expected=expected)
             raise
 
     async def _look_and_delete(self, spec: GroupSpec, begun: list[Step], *, force: bool, on_step: OnStep) -> list[Ref]:

@@ -1,5 +1,6 @@
 """What tests of a group's administration have in common: a group, steps of the parties, and what comes between them."""
 
+import asyncio
 from dataclasses import replace
 
 import httpx
@@ -84,6 +85,18 @@ class Wire(httpx.AsyncBaseTransport):
         answer = await self._inner.handle_async_request(request)
         if fails:
             raise self._error
+        return answer
+
+
+class Distant(httpx.AsyncBaseTransport):
+    """A broker that is some way off, so that who waits for its answer can be cancelled."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    async def handle_async_request(self, request):
+        answer = await self._inner.handle_async_request(request)
+        await asyncio.sleep(0.01)
         return answer
 
 

@@ -6,6 +6,7 @@ More than 400 lines, as one creation is disturbed at every step and by everybody
 import asyncio
 from dataclasses import replace
 
+import anyio
 import httpx
 import pytest
 from structlog.testing import capture_logs
@@ -20,6 +21,7 @@ from tests.admin.group_steps import (
     SHARED,
     SPEC,
     Between,
+    Distant,
     Killed,
     Standby,
     Wire,
@@ -194,6 +196,36 @@ async def test_a_creation_that_is_interrupted_is_taken_back(broker, client, erro
         with pytest.raises(raised):
             await create(failing)
     assert await everything(client) == before
+
+
+async def test_a_creation_in_a_cancelled_scope_of_anyio_is_taken_back(broker, client):
+    before = await everything(client)
+    with anyio.CancelScope() as scope:
+
+        async def cancel():
+            scope.cancel()
+
+        broker.transport = Between(Distant(broker.transport), "POST", "queues", cancel)
+        async with broker.client() as failing:
+            with capture_logs() as told:
+                await create(failing)
+    assert scope.cancelled_caught
+    assert [each["reason"] for each in told if each["event"] == "group_creation_failed"] == ["interrupted"]
+    assert await everything(client) == before
+
+
+async def test_a_creation_that_is_interrupted_again_while_it_is_taken_back_names_what_is_left(broker, client):
+    async def interrupt():
+        making.cancel()
+
+    once = Between(Distant(broker.transport), "POST", "queues", interrupt)
+    broker.transport = Between(once, "DELETE", "1", interrupt)
+    async with broker.client() as failing:
+        making = asyncio.create_task(create(failing))
+        with capture_logs() as told, pytest.raises(asyncio.CancelledError):
+            await making
+    assert (told[-1]["event"], told[-1]["reason"]) == ("group_creation_not_undone", "interrupted")
+    assert "queue orders/1" in told[-1]["left"]
 
 
 async def test_a_creation_of_which_a_queue_is_removed_meanwhile_is_taken_back(broker, client):
