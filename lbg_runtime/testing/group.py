@@ -390,10 +390,12 @@ class Group:
                 raise NotReached(what, within_s, reasons.lines) from reasons.error
             self._something_happened.clear()
             timer = loop.call_later(min(LOOK_S, left_s), self._something_happened.set)
-            # Bounded by the timer.
-            with self._own_wait.held():
-                await self._something_happened.wait()
-            timer.cancel()
+            try:
+                # Bounded by the timer.
+                with self._own_wait.held():
+                    await self._something_happened.wait()
+            finally:
+                timer.cancel()
 
     def _raise_failures(self) -> None:
         for life in self.lives:

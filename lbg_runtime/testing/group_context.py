@@ -20,6 +20,7 @@ from lbg_runtime.testing.handler_watch import Wrapper
 from lbg_runtime.testing.kit_settings import Sections, find_handlers, find_memberships, find_settings
 from lbg_runtime.testing.quiet_log import quiet_log
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+from lbg_runtime.transport.to_the_end import wait_to_the_end
 
 if TYPE_CHECKING:
     from lbg_runtime.validator.findings import Verdict
@@ -119,7 +120,9 @@ class GroupContext:
 
     async def _close(self) -> None:
         with self._surroundings:
-            await self._group.close()
+            # To its end, whoever is cancelled: the loop's runner would wait for members that stay frozen. It is bounded
+            # in virtual time.
+            await wait_to_the_end(asyncio.ensure_future(self._group.close()))
 
 
 def _joined(failure: BaseException | None, own: BaseException, what: str, lines: Sequence[str]) -> BaseException:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from types import ModuleType
 
+import anyio
 import pytest
 import structlog
 
@@ -158,6 +159,53 @@ async def test_a_test_that_is_cut_off_while_its_members_leave_leaves_nothing_beh
     assert asyncio.all_tasks() == before
     # Nor is the runtime's log kept quiet any longer.
     assert not structlog.is_configured()
+
+
+async def within(seconds, call) -> None:
+    async with asyncio.timeout(seconds):
+        await call()
+
+
+async def within_by_anyio(seconds, call) -> None:
+    with anyio.fail_after(seconds):
+        await call()
+
+
+@pytest.mark.parametrize("bounded", [within, within_by_anyio])
+@pytest.mark.parametrize("fails_at_s", [9, None])
+async def test_a_test_that_is_cut_off_while_its_group_ends_sees_no_other_error(bounded, fails_at_s) -> None:
+    """Members that were to be ended stayed frozen: the loop's runner waited for them in vain, and raised a stall."""
+
+    async def slow_to_leave(message):
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            await asyncio.sleep(5)
+
+    async def play() -> None:
+        async with running(handlers, members=2) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.started("k")
+            if fails_at_s is not None:
+                await asyncio.sleep(fails_at_s - asyncio.get_running_loop().time())
+                raise ZeroDivisionError
+            await asyncio.sleep(100)
+
+    handlers = Handlers()
+    handlers.handler("orders/>")(slow_to_leave)
+    before = asyncio.all_tasks()
+    with pytest.raises((TimeoutError, ZeroDivisionError)):
+        await bounded(10, play)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_wait_that_is_cut_off_leaves_no_timer(handlers) -> None:
+    async with running(handlers()) as group:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(TimeoutError):
+            await within(0.1, lambda: group.until(lambda: False))
+        wakes = [each for each in loop._scheduled if each._callback == group._something_happened.set]
+        assert all(each.cancelled() for each in wakes)
 
 
 async def test_a_handler_that_does_not_leave_is_named_and_stopped(handlers) -> None:

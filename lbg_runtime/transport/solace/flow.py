@@ -25,7 +25,8 @@ from lbg_runtime.transport.solace.library import (
 )
 from lbg_runtime.transport.solace.native import NativeFlowEvent
 from lbg_runtime.transport.solace.receive_path import MakePath
-from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
+from lbg_runtime.transport.solace.threads import ControlThreads
+from lbg_runtime.transport.to_the_end import wait_to_the_end
 
 if TYPE_CHECKING:
     from lbg_runtime.transport.solace.session import SolaceSession

@@ -9,7 +9,8 @@ from lbg_runtime.model.errors import ConnectFailed
 from lbg_runtime.transport.base import DirectSink
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
+from lbg_runtime.transport.solace.threads import ControlThreads
+from lbg_runtime.transport.to_the_end import wait_to_the_end
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `SolaceTransport.open`.

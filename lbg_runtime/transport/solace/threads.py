@@ -5,9 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-import anyio
-
 from lbg_runtime.transport.threads import started_threads
+from lbg_runtime.transport.to_the_end import wait_to_the_end
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -60,20 +59,3 @@ class ControlThreads:
         self.refuse_more()
         for future in tuple(self._under_way):
             await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))
-
-
-async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:
-    """Return the result of `future`, waiting through any cancellation; a cancellation is raised when it has ended."""
-    cancellation: asyncio.CancelledError | None = None
-    # The scope holds off anyio's cancellations, repeated on every turn; the loop below absorbs asyncio's own.
-    with anyio.CancelScope(shield=True):
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancellation = error
-    if cancellation is not None:
-        if not future.cancelled():
-            future.exception()  # Mark it as retrieved: the caller asked for the end, not for the outcome.
-        raise cancellation
-    return future.result()

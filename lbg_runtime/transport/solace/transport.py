@@ -28,8 +28,9 @@ from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.relogin import Relogin
 from lbg_runtime.transport.solace.session_making import SessionMaking, until_cut
 from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.threads import THREAD_COUNT, ControlThreads, wait_to_the_end
+from lbg_runtime.transport.solace.threads import THREAD_COUNT, ControlThreads
 from lbg_runtime.transport.solace.token_follower import TokenFollower
+from lbg_runtime.transport.to_the_end import wait_to_the_end
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `open`.
