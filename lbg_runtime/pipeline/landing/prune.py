@@ -195,7 +195,12 @@ def _remove_aside(root: Path, name: str, gone: Path) -> None:
 
 def _remove_drafts(root: Path, queue: int, failed: list[Unpruned]) -> None:
     folder = root / queue_folder(queue)
-    for path in [each for each in folder.iterdir() if each.name.startswith((".lane=", GONE_PREFIX))]:
+    try:
+        left = [each for each in folder.iterdir() if each.name.startswith((".lane=", GONE_PREFIX))]
+    except OSError as error:
+        failed.append(Unpruned(folder.name, error))
+        return
+    for path in left:
         name = f"{folder.name}/{path.name.removeprefix(GONE_PREFIX)}"
         try:
             if path.stat().st_mtime >= time.time() - DRAFT_KEPT_S:

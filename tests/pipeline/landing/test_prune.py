@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -316,6 +317,27 @@ def test_a_draft_that_cannot_be_removed_is_told_and_keeps_nothing_from_being_pru
     gone = list(prune(log_on_disk.root, 300, clock_us=lambda: 1_000, failures=failures))
     assert [each.first_row for each in gone] == [0, 1]
     assert sorted(each.lane for each in failures) == ["queue=003/.lane=x-1.1", "queue=003/.lane=y-1.1"]
+
+
+def test_a_queue_whose_folder_cannot_be_listed_for_drafts_is_told_and_the_others_are_pruned(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(log_on_disk)
+    log_on_disk.lane(queue=5, segment_bytes=1)
+    log_on_disk.lanes[-1].append(rows([id_of("q", 1)], queue=5, t_land=100))
+    log_on_disk.close()
+    listed = Path.iterdir
+
+    def refuse(folder: Path) -> Iterator[Path]:
+        if folder.name == "queue=003":
+            raise OSError(errno.EIO, "Input/output error", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    failures: list[Unpruned] = []
+    gone = list(prune(log_on_disk.root, 200, clock_us=lambda: 1_000, failures=failures))
+    assert [each.lane.partition("/")[0] for each in gone] == ["queue=003", "queue=005"]
+    assert [each.lane for each in failures] == ["queue=003"]
 
 
 def test_a_segment_whose_writer_died_before_its_first_flush_goes_with_those_before_it(log_on_disk: LogOnDisk) -> None:
