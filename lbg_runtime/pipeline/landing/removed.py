@@ -44,9 +44,13 @@ def note_removed(root: Path, lane: str, rows: int) -> None:
         end = _whole_lines(file)
         # Cut half a line that a process wrote before it died.
         os.ftruncate(file, end)
-        if all(each.lane != lane for each in _lines(path, os.pread(file, end, 0))):
-            os.pwrite(file, seal({"lane": lane, "rows": rows}), end)
-        # Even if it was there: its writer may have died before it was on the disk.
+        content = os.pread(file, end, 0)
+        lines, lanes = content.splitlines(keepends=True), [each.lane for each in _lines(path, content)]
+        place = lanes.index(lane) if lane in lanes else len(lines)
+        line = seal({"lane": lane, "rows": rows}) if lane not in lanes else lines[place]
+        # Even if it was there: its writer may have died before it was on the disk. And if the disk had refused to sync
+        # it, the system takes it for written, so that a sync alone would succeed without it.
+        _write(file, line, sum(map(len, lines[:place])))
         os.fsync(file)
     finally:
         os.close(file)
@@ -82,6 +86,13 @@ def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLa
     if before != b"\n":
         raise LandingDamaged(str(path), f"no line begins at byte {start}, up to which it was read", DAMAGE_REMEDY)
     return _lines(path, content)
+
+
+def _write(file: int, content: bytes, begin: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        done = os.pwrite(file, rest, begin)
+        rest, begin = rest[done:], begin + done
 
 
 def _lines(path: Path, content: bytes) -> list[RemovedLane]:

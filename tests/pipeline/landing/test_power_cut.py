@@ -95,6 +95,35 @@ def test_what_is_noted_of_a_lane_that_is_gone_is_on_the_disk(tmp_path: Path, mon
         assert disk.lost(queue) == []
 
 
+def test_a_line_that_the_disk_refused_to_sync_is_written_again_before_its_lane_is_taken_for_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system forgets after the refusal that it was to write it: a second sync would succeed without it."""
+    queue = tmp_path / "queue=003"
+    queue.mkdir()
+    unsynced: list[bytes] = []
+    write = os.pwrite
+
+    def note(file: int, content: bytes, begin: int) -> int:
+        unsynced.append(bytes(content))
+        return write(file, content, begin)
+
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", note)
+    note_removed(tmp_path, "queue=003/lane=a-1.1", 7)
+    with monkeypatch.context() as ill:
+        ill.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            note_removed(tmp_path, "queue=003/lane=b-1.1", 9)
+    whole = (queue / "removed.lanes").read_bytes()
+    unsynced.clear()
+    note_removed(tmp_path, "queue=003/lane=b-1.1", 0)
+    assert unsynced == [whole.splitlines(keepends=True)[1]]
+    assert (queue / "removed.lanes").read_bytes() == whole
+
+
 @pytest.mark.parametrize(("number", "is_taken"), [(errno.EACCES, True), (errno.EROFS, True), (errno.EIO, False)])
 def test_a_log_whose_name_may_not_be_on_the_disk_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_taken: bool

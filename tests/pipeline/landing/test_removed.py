@@ -64,6 +64,15 @@ def test_lanes_are_noted_by_many_at_a_time(root: Path) -> None:
     assert sorted(removed(root)) == sorted(RemovedLane(lane, 7) for lane in lanes)
 
 
+def test_a_line_of_which_the_disk_takes_a_part_at_a_time_is_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a lane would be removed that nothing tells of."""
+    take = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, content, begin: take(file, content[:9], begin))
+    for lane, rows_of_it in ((ONE, 7), (OTHER, 9)):
+        note_removed(root, lane, rows_of_it)
+    assert removed(root) == [RemovedLane(ONE, 7), RemovedLane(OTHER, 9)]
+
+
 def test_half_a_line_of_a_process_that_died_is_none(root: Path) -> None:
     note_removed(root, ONE, 7)
     end = removed_end(root, 3)
