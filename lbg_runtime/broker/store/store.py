@@ -103,6 +103,10 @@ class Store:
         except sqlite3.Error as error:
             connection.close()
             raise UserError(where, _reason_of(error), _expected_for(error)) from error
+        except OSError as error:
+            # SQLite is not the only one to read the log.
+            connection.close()
+            raise UserError(where, f"its log: {os.strerror(error.errno or 0)}", _WRITABLE) from error
         except UserError:
             connection.close()
             raise

@@ -3,6 +3,7 @@
 Over 400 lines, as all of them write and damage the one store that is made here.
 """
 
+import errno
 import shutil
 import sqlite3
 from contextlib import closing
@@ -395,6 +396,21 @@ def test_a_log_whose_file_is_empty_or_gone_is_refused_and_left_as_it_is(path, tm
     assert refusal(target) == "it is gone or empty, but its log is there"
     assert refused(target).expected == f"the file that {log} belongs to"
     assert log.read_bytes() == whole
+
+
+def test_a_log_that_the_disk_does_not_give_is_told_in_one_line_and_nothing_of_the_store_stays_open(
+    path, tmp_path, monkeypatch
+):
+    target = tmp_path / "copy"
+    writes(path, 5, target)
+
+    def refuse(file, mode):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as ill:
+        ill.setattr(Path, "open", refuse)
+        assert refusal(target) == "its log: Input/output error"
+    assert len([each for each in reopened(target) if isinstance(each, MessageKept)]) == 5
 
 
 def test_a_first_start_that_died_before_it_wrote_anything_is_no_damage(path):
