@@ -6,6 +6,7 @@ its ratios vary on a machine that does nothing else. Not included are `moves`, `
 `landing`, `soak`, and the parts of `pipeline` that start Spark.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -106,18 +107,18 @@ def all_(
         else:
             reports[bench.name] = report
     compared = compare(reports, kept, chosen)
-    if keep and failed:
-        tell("all", f"{file} is left as it was")
-    elif keep:
-        before = read_kept(file) if file.exists() else {}
-        file.write_bytes(orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n")
-        tell("all", f"written to {file}")
     if json:
         print_json({"name": "all", "failed": failed, "compared": compared, "reports": list(reports.values())})
     else:
         _print_table(compared, is_new=keep)
     for name in failed:
         tell("all", f"{name} failed")
+    if keep and failed:
+        tell("all", f"{file} is left as it was")
+    elif keep:
+        # After the figures are printed, which it took minutes to measure.
+        _keep(reports, file)
+        tell("all", f"written to {file}")
     fell = not keep and any(each.standing in (Standing.FELL, Standing.MISSING) for each in compared)
     raise typer.Exit(1 if failed or fell else 0)
 
@@ -129,6 +130,19 @@ def chosen_benches(only: Sequence[str] | None) -> list[Short]:
         if name not in known:
             raise UserError("--only", name, f"one of {', '.join(known)}")
     return [bench for bench in BENCHES if not only or bench.name in only]
+
+
+def _keep(reports: Mapping[str, Mapping[str, Any]], file: Path) -> None:
+    """Write what is kept, as a whole or not at all; raises `UserError`."""
+    from lbg_runtime.pipeline.landing.segment import write_whole
+
+    before = read_kept(file) if file.exists() else {}
+    content = orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n"
+    try:
+        # The file behind a link, which stays.
+        write_whole(Path(os.path.realpath(file)), content)
+    except OSError as error:
+        raise UserError("--file", f"{file}: {error.strerror}", "a file that can be written") from None
 
 
 def read_kept(file: Path) -> dict[str, Kept]:

@@ -1,6 +1,8 @@
 """How ratios are compared with kept ones, what the file holds, and one bench run through the whole."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,32 @@ def test_a_bench_is_run_kept_and_found_fallen(
     code, told = run(keep=False)
     assert code == 1
     assert {each["standing"] for each in told["compared"]} == {"fell"}
+
+
+def test_what_was_kept_stays_and_what_was_measured_is_printed_if_the_file_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = {"date": "d", "machine": {}, "ratios": [ratio(7.0)]}
+    monkeypatch.setattr(everything, "BENCHES", (Short("dispatch", ""),))
+    monkeypatch.setattr(everything, "_run", lambda _: report)
+    file = tmp_path / "kept.json"
+    file.write_text(json.dumps({"benches": {"other": kept(r=1.0)}}))
+    before = file.read_text()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(UserError, match=r"kept\.json: No space left on device; expected a file"):
+            all_(keep=True, file=file, only=None, json=True)
+    assert json.loads(capsys.readouterr().out)["reports"] == [report]
+    assert (file.read_text(), list(tmp_path.iterdir())) == (before, [file])
+    with pytest.raises(UserError, match="No such file or directory"):
+        all_(keep=True, file=tmp_path / "nowhere" / "kept.json", only=None, json=True)
+    with pytest.raises(typer.Exit):
+        all_(keep=True, file=file, only=None, json=True)
+    assert set(read_kept(file)) == {"dispatch", "other"}
 
 
 @pytest.mark.real_time
