@@ -158,16 +158,17 @@ def _write_lost(verdict: "Verdict", file: Path) -> None:
     from lbg_runtime.validator.report import lost_messages
 
     try:
-        with file.open("wb") as stream:
-            try:
+        stream = file.open("wb")
+        try:
+            with stream:
                 for message in lost_messages(verdict):
                     stream.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
-                stream.flush()
-            except OSError:
-                # A part would look like all that is to be published again.
-                if file.is_file():
-                    file.resolve().unlink()
-                raise
+        except BaseException:
+            # Also if only the end is refused, as a network file system does that finds no room, or if this is
+            # interrupted. A part would look like all that is to be published again.
+            if file.is_file():
+                file.resolve().unlink()
+            raise
     except OSError as error:
         raise UserError("--lost", f"{file}: {error.strerror}", "a file that can be written") from error
 

@@ -5,13 +5,14 @@ Over 400 lines, as it is one command with many options.
 
 import asyncio
 import errno
+import io
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE
-from typing import Protocol
+from typing import IO, Any, Protocol
 
 import orjson
 import pytest
@@ -122,6 +123,28 @@ def test_a_file_for_the_lost_without_room_is_not_left_in_part(tmp_path: Path, mo
 
     assert str(result.exception) == f"--lost: {file}: No space left on device; expected a file that can be written"
     assert not target.exists()
+
+
+def test_a_file_for_the_lost_that_the_disk_refuses_when_it_is_closed_is_not_left_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system may say only then that it has no room for what it has taken."""
+
+    class Refused(io.FileIO):
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    file, folder, opened = tmp_path / "lost.jsonl", written(story(), tmp_path / "run"), Path.open
+
+    def open_it(path: Path, *given: Any) -> IO[Any]:
+        return io.BufferedWriter(Refused(path, "wb")) if path == file else opened(path, *given)
+
+    monkeypatch.setattr(Path, "open", open_it)
+    result = validate(folder, "--lost", str(file))
+
+    assert str(result.exception) == f"--lost: {file}: Disk quota exceeded; expected a file that can be written"
+    assert not file.exists()
 
 
 def test_a_journal_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
