@@ -7,6 +7,7 @@ from contextvars import Context
 import structlog
 
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
+from lbg_runtime.core.first_times import FirstTimes
 from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.runners.attempts import attempt_put_off, end_unbegun, may_begin
@@ -58,7 +59,7 @@ class PushedEvents:
         """Routes that have taken an event since the application came: it is known to have them."""
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._told: set[str] = set()
+        self._told = FirstTimes(REASONS_TOLD)
         """The reasons for the present absence that were logged, each once."""
 
     # -- Receiver
@@ -221,7 +222,7 @@ class PushedEvents:
         if error is None or self._health.state is ApplicationState.READY:
             if not self._gate.is_open:
                 _log.info("application_ready")
-            self._told.clear()
+            self._told = FirstTimes(REASONS_TOLD)
             self._gate.open()
             return
         # The reason alone: the text of the error speaks of an event, and here the application failed at something else.
@@ -229,6 +230,5 @@ class PushedEvents:
         self._gate.close(reason)
         # The application that comes back may be another program.
         self._proven_routes.clear()
-        if reason not in self._told and len(self._told) < REASONS_TOLD:
-            self._told.add(reason)
+        if self._told.is_first(reason):
             _log.warning("application_away", application=self._settings.application, reason=reason)

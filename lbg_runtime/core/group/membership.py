@@ -29,6 +29,7 @@ from enum import Enum
 from typing import assert_never
 
 from lbg_runtime.core.chance import RandomSource, shortened_ms
+from lbg_runtime.core.first_times import FirstTimes
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import (
@@ -73,7 +74,7 @@ from lbg_runtime.core.group.membership_events import (
     WinnerGone,
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
-from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
+from lbg_runtime.core.group.peer import Disregard, Peer, Standing
 from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
@@ -83,6 +84,9 @@ from lbg_runtime.model.ids import MemberId, QueueName
 
 MAX_MEMBERS = 1_000
 """Member ids remembered, living or recently gone; others are refused until some are forgotten."""
+
+MAX_NOTED = 1_000
+"""Bound on distinct complaints, each made once: flooding the control topic does not fill the log."""
 
 
 class OwnState(Enum):
@@ -129,7 +133,7 @@ class MembershipMachine:
         """When peers are judged next: not after the deadline of any peer; None without peers."""
         self.disregarded: dict[str, int] = dict.fromkeys([reason.value for reason in (*RefusalReason, *Disregard)], 0)
         """Messages on the control topic that did not count, by reason."""
-        self._noted = Noted()
+        self._noted = FirstTimes(MAX_NOTED)
         self._changed_at_ms = now_ms
         self.peers_heard_ms: int | None = None
         """When another member last said something that counted; None if never in this life.

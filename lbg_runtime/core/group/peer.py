@@ -1,6 +1,6 @@
-"""For a membership machine: what it remembers about one other member id, and which complaints it has made."""
+"""For a membership machine: what it remembers about one other member id."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -9,9 +9,6 @@ from lbg_runtime.core.group.view import Claims, MemberView, tell_something_else,
 from lbg_runtime.core.standstill import StandingAt, StandstillWatch
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
-
-MAX_NOTED = 1_000
-"""Bound on distinct complaints, each made once: flooding the control topic does not fill the log."""
 
 
 class Standing(Enum):
@@ -128,17 +125,3 @@ class Peer:
         if self.heartbeat is None:
             raise InvariantViolated(f"member {self.member} is {self.standing.value} without a heartbeat")
         return self.heartbeat
-
-
-class Noted:
-    """Recognises the first occurrence of each thing, in bounded memory."""
-
-    def __init__(self) -> None:
-        self._seen: set[Hashable] = set()
-
-    def is_first(self, what: Hashable) -> bool:
-        """True once for each thing, until `MAX_NOTED` things have been seen; False for every new thing after that."""
-        if what in self._seen or len(self._seen) >= MAX_NOTED:
-            return False
-        self._seen.add(what)
-        return True

@@ -4,6 +4,7 @@ import structlog
 
 from lbg_runtime.config.settings import MissingKey
 from lbg_runtime.core.chance import RandomSource, nonce
+from lbg_runtime.core.first_times import FirstTimes
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import KeyMissing
 from lbg_runtime.model.message import Delivery, Message
@@ -26,7 +27,7 @@ class KeylessMessages:
         # 1 again: without this, two messages could get the same lane.
         self._life = f"{nonce(random):x}" if rule is MissingKey.NO_ORDER else ""
         self._counts = counts
-        self._told: set[str] = set()
+        self._told = FirstTimes(MAX_TOPICS_TOLD)
 
     @property
     def keeps_order(self) -> bool:
@@ -37,8 +38,7 @@ class KeylessMessages:
         """Return the handling of a delivery that has no key. Constant time."""
         self._counts.without_key += 1
         handling = self._made(delivery, route)
-        if route.topic not in self._told and len(self._told) < MAX_TOPICS_TOLD:
-            self._told.add(route.topic)
+        if self._told.is_first(route.topic):
             _log.warning("key_missing", **facts_of(handling), rule=self._rule.value)
         return handling
 

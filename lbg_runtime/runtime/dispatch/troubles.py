@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from lbg_runtime.core.first_times import FirstTimes
 from lbg_runtime.model.errors import BodyRefused, HandlerMissing, LbgError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import QueueName
@@ -17,8 +18,8 @@ _log = structlog.get_logger(__name__)
 MAX_ERROR_LENGTH = 200
 """Characters of an error that are kept while its message is tried again."""
 
-MAX_TOPICS_REMEMBERED = 1_000
-"""How many topics without a handler are remembered: bounds memory, should every message have its own topic."""
+MAX_TOPICS_TOLD = 1_000
+"""Topics without a handler that are logged: bounds memory and log, should every message have its own topic."""
 
 
 class Troubles:
@@ -27,7 +28,7 @@ class Troubles:
     def __init__(self, counts: DispatchCounts) -> None:
         self._counts = counts
         self._has_foreign_stamps = False
-        self._unhandled_topics: set[str] = set()
+        self._unhandled_topics = FirstTimes(MAX_TOPICS_TOLD)
 
     def foreign_stamp(self, handling: Handling) -> None:
         """The message is stamped with another key than that of its lane. Logged once."""
@@ -91,8 +92,7 @@ class Troubles:
         _log.error("handler_ignored_cancellation", **facts_of(handling))
 
     def _warn_of_topic(self, handling: Handling, failure: HandlerMissing, follows: Mapping[str, str | int]) -> None:
-        if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
-            self._unhandled_topics.add(handling.topic)
+        if self._unhandled_topics.is_first(handling.topic):
             _log.warning(
                 "handler_not_found", **facts_of(handling), **follows, handlers_take=list(failure.subscriptions)
             )

@@ -259,7 +259,7 @@ def test_another_version_is_heard_until_who_spoke_it_would_be_dead() -> None:
 def test_a_flood_of_strangers_fills_neither_memory_nor_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     most_members, most_noted = 100, 70
     monkeypatch.setattr("lbg_runtime.core.group.membership.MAX_MEMBERS", most_members)
-    monkeypatch.setattr("lbg_runtime.core.group.peer.MAX_NOTED", most_noted)
+    monkeypatch.setattr("lbg_runtime.core.group.membership.MAX_NOTED", most_noted)
     shell = Shell()
     strangers = [StateRequest(header(1, member=MemberId(f"stranger-{number}"))) for number in range(150)]
     notes = [note for one in strangers for note in pick(shell.hear(one), Note)]
