@@ -106,16 +106,9 @@ class Message:
     def as_first_of_key(self) -> "Message":
         """A copy with `is_first_of_key` set; only for the member's own use."""
         # With many keys, such a copy is made for every message.
-        draft = MessageDraft()
-        draft.topic = self.topic
-        draft.payload = self.payload
-        draft.properties = self.properties
-        draft.message_id = self.message_id
-        draft.sent_at_ms = self.sent_at_ms
-        draft.headers = self.headers
-        draft.is_first_of_key = True
-        draft.__class__ = Message  # type: ignore[assignment]
-        return draft  # type: ignore[return-value]
+        return make_message(
+            self.topic, self.payload, self.properties, self.message_id, self.sent_at_ms, self.headers, is_first=True
+        )
 
     def in_lane_of(self, key: str) -> "Message":
         """A copy whose `key` is this one, by which the message is kept in order; only for the member's own use.
@@ -204,6 +197,29 @@ class MessageDraft:
     sent_at_ms: int | None
     headers: Headers
     is_first_of_key: bool
+
+
+def make_message(
+    topic: str,
+    payload: bytes,
+    properties: Mapping[str, PropertyValue],
+    message_id: str | None,
+    sent_at_ms: int | None,
+    headers: Headers,
+    *,
+    is_first: bool = False,
+) -> Message:
+    """A `Message` with these fields, without its constructor (`MessageDraft`)."""
+    draft = MessageDraft()
+    draft.topic = topic
+    draft.payload = payload
+    draft.properties = properties
+    draft.message_id = message_id
+    draft.sent_at_ms = sent_at_ms
+    draft.headers = headers
+    draft.is_first_of_key = is_first
+    draft.__class__ = Message  # type: ignore[assignment]  # of the same layout, which is all it needs
+    return draft  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,3 +17,27 @@ class Confirmation:
     topic: str
     """Full topic, including hash prefix and shard."""
     message_id: str
+
+
+class _ConfirmationDraft:
+    """A `Confirmation` under construction: see `MessageDraft`."""
+
+    __slots__ = Confirmation.__slots__
+
+    key: str
+    shard: int
+    key_sequence: int
+    topic: str
+    message_id: str
+
+
+def make_confirmation(key: str, shard: int, key_sequence: int, topic: str, message_id: str) -> Confirmation:
+    """A `Confirmation` with these fields, without its constructor: one is made for every message."""
+    draft = _ConfirmationDraft()
+    draft.key = key
+    draft.shard = shard
+    draft.key_sequence = key_sequence
+    draft.topic = topic
+    draft.message_id = message_id
+    draft.__class__ = Confirmation  # type: ignore[assignment]  # of the same layout, which is all it needs
+    return draft  # type: ignore[return-value]

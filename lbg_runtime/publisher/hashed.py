@@ -31,13 +31,13 @@ from lbg_runtime.model.message import (
     PUBLISHER_PROPERTY,
     Headers,
     PropertyValue,
+    make_message,
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.publisher.arguments import as_text, check_mapping, found_key, own_payload, sendable_key, topic_refused
-from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.confirmation import Confirmation, make_confirmation
 from lbg_runtime.publisher.ledger import Ledger
-from lbg_runtime.publisher.values import make_confirmation, make_message
 from lbg_runtime.publisher.window import UnconfirmedWindow
 from lbg_runtime.transport.base import Messenger
 

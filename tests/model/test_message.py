@@ -1,10 +1,10 @@
 """A message offers what its publisher stamped, and nothing where others published it."""
 
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from lbg_runtime.model.message import FencingToken, Headers, Message, PropertyValue
+from lbg_runtime.model.message import FencingToken, Headers, Message, PropertyValue, make_message
 
 
 def test_stamps_are_read_back() -> None:
@@ -33,6 +33,17 @@ def test_what_no_publisher_counts_and_no_store_holds_is_no_number(value: Propert
 def test_a_number_is_one_whatever_it_starts_with_and_however_far_it_goes(number: int) -> None:
     message = Message("o/1/t", b"", {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": number})
     assert message.fencing_token == FencingToken("p", number)
+
+
+def test_what_is_made_without_its_constructor_is_what_the_constructor_makes() -> None:
+    made = make_message("t", b"p", {"k": 1}, "id", 7, Headers("c"))
+    constructed = Message("t", b"p", {"k": 1}, "id", 7, Headers("c"))
+    # By field, as a new field that is not made would be missing without a word.
+    for each in fields(constructed):
+        assert getattr(made, each.name) == getattr(constructed, each.name)
+    assert (type(made), made, repr(made)) == (Message, constructed, repr(constructed))
+    with pytest.raises(FrozenInstanceError):
+        made.topic = "other"  # type: ignore[misc]
 
 
 def test_a_message_cannot_be_changed() -> None:
