@@ -58,3 +58,13 @@ def level_matches(wanted: str, level: str) -> bool:
     if wanted.endswith("*"):
         return level.startswith(wanted[:-1])
     return wanted == level
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether `wide` attracts every topic that `narrow`, a subscription or a topic, attracts. Linear as `matches`."""
+    # `*` would match the level `>`, which stands for many levels.
+    return (_is_open(wide) or not _is_open(narrow)) and matches(wide, narrow)
+
+
+def _is_open(subscription: str) -> bool:
+    return subscription == ">" or subscription.endswith("/>")

@@ -1,6 +1,8 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lbg_runtime.model.topic import is_valid_topic, matches, subscription_fault
+from lbg_runtime.model.topic import covers, is_valid_topic, matches, subscription_fault
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,24 @@ def test_what_a_broker_understands_has_no_fault(subscription):
 )
 def test_a_wildcard_that_a_broker_takes_literally_is_told(subscription, expected):
     assert subscription_fault(subscription) == expected
+
+
+_LEVELS = st.sampled_from(["a", "ab", "*", "a*", "ab*"])
+_SUBSCRIPTIONS = st.builds(
+    lambda levels, is_open: "/".join([*levels, ">"] if is_open else levels),
+    st.lists(_LEVELS, min_size=1, max_size=3),
+    st.booleans(),
+)
+_TOPICS = ["/".join(levels) for levels in (("a",), ("ab",), ("b",))] + [
+    f"{one}/{two}{rest}"
+    for one in ("a", "ab", "b")
+    for two in ("a", "abc", "c")
+    for rest in ("", "/a", "/ab/a", "/d/d")
+]
+
+
+@given(_SUBSCRIPTIONS, _SUBSCRIPTIONS)
+def test_one_that_covers_another_attracts_all_that_it_attracts(wide, narrow):
+    attracted = [topic for topic in _TOPICS if matches(narrow, topic)]
+    if covers(wide, narrow):
+        assert all(matches(wide, topic) for topic in attracted)

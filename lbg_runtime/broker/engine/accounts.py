@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from lbg_runtime.model.errors import BrokerRefusal
-from lbg_runtime.model.topic import matches
+from lbg_runtime.model.topic import covers
 
 DEFAULT_NAME = "default"
 """The name of the account that unknown usernames get, and of the profiles that let it do everything."""
@@ -23,7 +23,7 @@ class TopicRule:
         """Whether a topic, or a subscription as a whole, is allowed; a client's own inboxes always are."""
         if not self.exceptions:
             return self.allows_by_default or topic.startswith(_INBOXES)
-        is_exception = any(_covers(exception, topic) for exception in self.exceptions)
+        is_exception = any(covers(exception, topic) for exception in self.exceptions)
         return is_exception is not self.allows_by_default or topic.startswith(_INBOXES)
 
 
@@ -127,10 +127,3 @@ class Accounts:
         if not account.acl.connect.allows(address):
             raise BrokerRefusal(403, "Forbidden")
         return account
-
-
-def _covers(exception: str, topic: str) -> bool:
-    # `*` would match the level `>`, which stands for many levels.
-    if topic.endswith("/>") and not exception.endswith(">"):
-        return False
-    return matches(exception, topic)

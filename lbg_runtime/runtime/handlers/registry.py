@@ -12,7 +12,7 @@ from typing import TypeVar, Unpack
 import structlog
 
 from lbg_runtime.model.errors import HandlerError
-from lbg_runtime.model.topic import matches, mqtt_remark, subscription_fault
+from lbg_runtime.model.topic import covers, matches, mqtt_remark, subscription_fault
 from lbg_runtime.runtime.handlers.batches import read_limits
 from lbg_runtime.runtime.handlers.bodies import NoBody, refuse_undefined, type_name
 from lbg_runtime.runtime.handlers.calls import make_call, yields
@@ -21,7 +21,6 @@ from lbg_runtime.runtime.handlers.hooks import Hook, HookFunction, HookKind, mak
 from lbg_runtime.runtime.handlers.lifespan import Lifespan, LifespanFunction, make_lifespan
 from lbg_runtime.runtime.handlers.middleware import Middleware, MiddlewareFunction, make_middleware, surrounded
 from lbg_runtime.runtime.handlers.parameters import Parameters, innermost, read_parameters
-from lbg_runtime.runtime.handlers.shadowing import covers
 from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 _log = structlog.get_logger(__name__)

@@ -15,6 +15,7 @@ from lbg_runtime.model.errors import BrokerRefusal
         (TopicRule(False, ("a/*", "c")), "a/b/c", False),
         # As a subscription: an exception speaks for it where it covers all of it.
         (TopicRule(False, ("a/*",)), "a/>", False),
+        (TopicRule(False, ("*",)), ">", False),
         (TopicRule(False, ("a/>",)), "a/>", True),
         (TopicRule(False, ("a/>",)), "a/b/>", True),
         # A client's own inboxes, without which it could not even log in.
