@@ -11,7 +11,8 @@ from time import monotonic_ns
 from typing import Literal
 
 from lbg_runtime.core.flow.events import ReleaseCause
-from lbg_runtime.core.flow.machine import FlowMachine, FlowState
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ControlMessage, Heartbeat, Inquiry, MemberState, Offer
 from lbg_runtime.core.group.control_plane import QUEUE_GONE
 from lbg_runtime.core.group.rebalance import AcceptedOffer

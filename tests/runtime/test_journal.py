@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbg_runtime.core.flow.machine import FlowState
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.restripe.news import StripesFinished
 from lbg_runtime.core.roles import Place
 from lbg_runtime.journal.reader import read_run

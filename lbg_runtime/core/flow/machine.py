@@ -75,8 +75,6 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 
-__all__ = ["FlowMachine", "FlowState"]
-
 # Looked up once: before Python 3.12, accessing an enum member costs as much as a function call.
 _ACTIVE = FlowState.ACTIVE
 

@@ -44,7 +44,8 @@ from lbg_runtime.core.flow.events import (
     StopRequested,
     UnbindFinished,
 )
-from lbg_runtime.core.flow.machine import FlowMachine, FlowState
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.restripe.news import ShardLeft
 from lbg_runtime.model.errors import BindFailed, InvariantViolated

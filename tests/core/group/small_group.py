@@ -25,8 +25,9 @@ from lbg_runtime.core.flow.events import (
     StopRequested,
 )
 from lbg_runtime.core.flow.events import UnbindFinished as Unbound
-from lbg_runtime.core.flow.machine import FlowMachine, FlowState
+from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group import membership_events as events
 from lbg_runtime.core.group.control_messages import Accept, ControlMessage, Life
 from lbg_runtime.core.group.control_plane import (
