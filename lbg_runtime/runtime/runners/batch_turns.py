@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from lbg_runtime.core.lanes import Queued
 from lbg_runtime.model.ids import Epoch, QueueName
 
 
@@ -18,18 +19,8 @@ class BatchLine(Protocol):
         ...
 
 
-class Gathered(Protocol):
+class Gathered(Queued, Protocol):
     """A message that may wait for others."""
-
-    @property
-    def queue(self) -> QueueName:
-        """The queue it came from."""
-        ...
-
-    @property
-    def epoch(self) -> Epoch:
-        """The flow handle it came from."""
-        ...
 
     @property
     def shard(self) -> int | None:
