@@ -8,8 +8,7 @@ from lbg_runtime.admin.stored import load_group_settings, stopped_by_changes
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.publisher.hashed import HashedPublisher
-from lbg_runtime.publisher.identity import new_publisher_id
-from lbg_runtime.publisher.opening import publisher_of
+from lbg_runtime.publisher.opening import new_publisher_id, publisher_of
 from lbg_runtime.runtime.provisioning import provision_new_group
 from lbg_runtime.runtime.session import Session, open_session
 

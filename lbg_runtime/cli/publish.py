@@ -180,9 +180,8 @@ async def _publish(
     from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
-    from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.load import LoadPlan
-    from lbg_runtime.publisher.opening import publisher_of
+    from lbg_runtime.publisher.opening import new_publisher_id, publisher_of
     from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()

@@ -152,8 +152,7 @@ async def _replay(
     from lbg_runtime.admin.stored import stopped_by_changes
     from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.pipeline.replay import replay as replay_messages
-    from lbg_runtime.publisher.identity import new_publisher_id
-    from lbg_runtime.publisher.opening import publisher_of
+    from lbg_runtime.publisher.opening import new_publisher_id, publisher_of
     from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()

@@ -5,7 +5,6 @@ More than 400 lines, because the way of a message, from its check to its confirm
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.publisher.arguments import as_text, check_mapping, found_key, own_payload, sendable_key, topic_refused
 from lbg_runtime.publisher.confirmation import Confirmation, make_confirmation
-from lbg_runtime.publisher.ledger import Ledger
+from lbg_runtime.publisher.ledger import Ledger, wall_clock_us
 from lbg_runtime.publisher.window import UnconfirmedWindow
 from lbg_runtime.transport.base import Messenger
 
@@ -57,11 +56,6 @@ Fate = Literal["refused", "unknown"]
 _LOG_EVENTS: Mapping[Fate, str] = {"refused": "publish_refused", "unknown": "publish_unknown"}
 
 _log = structlog.get_logger(__name__)
-
-
-def wall_clock_us() -> int:
-    """Microseconds since the epoch."""
-    return time.time_ns() // 1000
 
 
 @dataclass(slots=True)

@@ -16,6 +16,11 @@ MAX_HELD = 10_000
 """How many confirmed messages there may be whose ranges are not written yet."""
 
 
+def wall_clock_us() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
 @dataclass(slots=True)
 class _Range:
     shard: int
@@ -104,7 +109,7 @@ def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *,
         publisher=publisher_id,
         host=socket.gethostname(),
         pid=os.getpid(),
-        t_start=time.time_ns() // 1000,
+        t_start=wall_clock_us(),
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.publisher.hashed import HashedPublisher
-from lbg_runtime.publisher.identity import new_publisher_id
-from lbg_runtime.publisher.opening import publisher_of
+from lbg_runtime.publisher.opening import new_publisher_id, publisher_of
 from lbg_runtime.runtime.session import Session
 
 LAST_CONFIRMS_MS = 5_000

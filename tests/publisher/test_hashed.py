@@ -5,7 +5,6 @@ Over 400 lines, as one publisher is looked at from all sides.
 
 import asyncio
 import gc
-import time
 from array import array
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -25,12 +24,6 @@ from lbg_runtime.publisher.confirmation import Confirmation
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
 
 # -- stamps and places
-
-
-def test_moments_are_microseconds_of_the_wall_clock() -> None:
-    before = time.time_ns()
-    moment_us = hashed.wall_clock_us()
-    assert before - 1_000 < moment_us * 1_000 <= time.time_ns()
 
 
 async def test_a_message_goes_to_the_shard_of_its_key(

@@ -15,7 +15,8 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.pipeline.spark.sink_options import SinkOptions
 from lbg_runtime.pipeline.spark.task_ledger import TaskLedger, task_ledger
 from lbg_runtime.publisher.confirmation import Confirmation
-from lbg_runtime.publisher.hashed import HashedPublisher, wall_clock_us
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.ledger import wall_clock_us
 from lbg_runtime.publishing import open_publishing_session
 from lbg_runtime.transport.base import Messenger
 

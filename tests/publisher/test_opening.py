@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from lbg_runtime.publisher.identity import new_publisher_id
+from lbg_runtime.publisher.opening import new_publisher_id
 
 
 def test_an_id_names_the_process_and_can_be_a_file_name_and_a_client_name() -> None:
