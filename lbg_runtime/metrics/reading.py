@@ -142,9 +142,9 @@ class MemberReading:
     """How many control messages did not count, by reason; also reasons that never occurred."""
     restriping: RestripingReading | None
     """The re-striping that is under way, if any."""
-    keys: KeysReading = KeysReading()
-    parking: ParkingReading = ParkingReading()
-    sidecar: SidecarReading | None = None
+    keys: KeysReading
+    parking: ParkingReading
+    sidecar: SidecarReading | None
     """None if handlers are functions."""
 
 

@@ -49,9 +49,9 @@ class FlowPicture:
     """Deliveries settled as accepted in this life."""
     is_stopped: bool
     """Whether nothing more of its handle is started, because a message has failed permanently."""
-    parking_wait: ParkingWait | None = None
+    parking_wait: ParkingWait | None
     """Why nothing of it is handled although it is fed to this member: what is parked is not known yet."""
-    why_unbound: str | None = None
+    why_unbound: str | None
     """Why the last bind failed; None if it did not."""
 
     @property
@@ -70,7 +70,7 @@ class ViewPicture:
     can_hear: bool
     """Whether the control topic is in reach (`ControlPlaneMachine.can_hear`); if it is not, what is known of others is
     old."""
-    hears_other_versions: bool = False
+    hears_other_versions: bool
     """Whether members of another version spoke lately; they may own queues, and nothing is known of them."""
 
 
@@ -85,13 +85,13 @@ class MemberPicture:
     """One for each queue of the group, by index."""
     view: ViewPicture | None
     """None if members do not talk to each other."""
-    changed_settings: tuple[str, ...] = ()
+    changed_settings: tuple[str, ...]
     """Settings of the group that by now differ on the broker from those the member was started with, if it looks."""
-    is_connected: bool = True
+    is_connected: bool
     """Whether the broker is in reach."""
-    why_away: str | None = None
+    why_away: str | None
     """Why the broker is out of reach, if that is known."""
-    awaited_lifespan: str | None = None
+    awaited_lifespan: str | None
     """The lifespan that has yet to reach its `yield` before the member joins; None if there is none."""
 
 
@@ -121,9 +121,9 @@ class KeyPicture:
     flow: FlowReport | None
     """The member's own flow; None if it is not bound to the queue."""
     sight: KeySight
-    wait: ParkingWait | None = None
+    wait: ParkingWait | None
     """As in `KeyAnswer`."""
-    is_stopped: bool = False
+    is_stopped: bool
     """As in `KeyAnswer`."""
 
     @property

@@ -2,9 +2,11 @@
 
 from lbg_runtime.metrics.durations import Durations
 from lbg_runtime.metrics.reading import (
+    KeysReading,
     LanesReading,
     MemberReading,
     MetersReading,
+    ParkingReading,
     QueueReading,
     RestripingReading,
     TroublesReading,
@@ -33,4 +35,7 @@ def member_reading(queue_count: int = 2, *, member: str = "a", restriping: Restr
         group_members={"active": 2, "suspect": 1},
         disregarded={"malformed": 13, "old_life": 0},
         restriping=restriping,
+        keys=KeysReading(),
+        parking=ParkingReading(),
+        sidecar=None,
     )

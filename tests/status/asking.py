@@ -67,7 +67,7 @@ def _ask(at: str, port: int, path: str, method: str, host: str, headers: Mapping
 
 
 def flow(queue: int, state: FlowState, place: Place = HOME, epoch: int = 1) -> FlowPicture:
-    return FlowPicture(QueueName(f"orders/{queue}"), place, state, Epoch(epoch), None, 2, 7, is_stopped=False)
+    return FlowPicture(QueueName(f"orders/{queue}"), place, state, Epoch(epoch), None, 2, 7, False, None, None)
 
 
 def member(
@@ -86,7 +86,19 @@ def member(
         {QueueName(f"orders/{queue}"): MemberId(owner) for queue, owner in (owners or {}).items()},
     )
     view = ViewPicture(group, Placement(ranks) if is_placed else None, can_hear, hears_other_versions)
-    return MemberPicture(GroupName("orders"), MemberId("a"), 5, state, 1, flows, view)
+    return MemberPicture(
+        GroupName("orders"),
+        MemberId("a"),
+        5,
+        state,
+        1,
+        flows,
+        view,
+        changed_settings=(),
+        is_connected=True,
+        why_away=None,
+        awaited_lifespan=None,
+    )
 
 
 def counted(picture: MemberPicture) -> MemberPicture:
@@ -122,4 +134,4 @@ class ShownMember:
             raise UserError("key", key, "another one")
         report = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
         sight = KeySight(0, 0, None, None)
-        return KeyPicture(MemberId("a"), key, 3, QueueName("orders/3"), MemberId("a"), report, sight)
+        return KeyPicture(MemberId("a"), key, 3, QueueName("orders/3"), MemberId("a"), report, sight, None, False)

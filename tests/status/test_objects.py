@@ -106,7 +106,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None, "orders/new", "ValueError: no")
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
     sight = KeySight(4, 2, head, LastHandled(16, 2, 13, LastOutcome.ERROR_QUEUE))
-    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight, is_stopped=True)
+    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight, None, True)
     assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
         "key": "k",
         "shard": 9,
@@ -185,7 +185,7 @@ def test_only_the_owner_knows_a_key() -> None:
     )
     wait = ParkingWait(0, "it is not open")
     known = [
-        KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, report, sight, waits).is_known
+        KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, report, sight, waits, False).is_known
         for report, sight, waits in (
             (owned, something, None),
             (owned, parked, None),
