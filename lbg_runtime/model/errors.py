@@ -110,7 +110,7 @@ class BatchCutShort(LbgError):
 class HandlerMissing(LbgError):
     """No handler is registered for the original topic of a message."""
 
-    def __init__(self, topic: str, subscriptions: tuple[str, ...] = ()) -> None:
+    def __init__(self, topic: str, subscriptions: tuple[str, ...]) -> None:
         """`subscriptions`: those of the handlers that are registered."""
         super().__init__(f"no handler for {topic}")
         self.topic = topic

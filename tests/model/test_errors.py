@@ -86,7 +86,7 @@ EXAMPLES = [
     KeyMissing(),
     BodyRefused("Order", "field price missing"),
     BatchCutShort(),
-    HandlerMissing("orders/new"),
+    HandlerMissing("orders/new", ("bills/>",)),
     SempError("what"),
     SempUnreachable("http://h:1", "refused"),
     SempElsewhere("http://h:1", "lbg-restriper-orders"),

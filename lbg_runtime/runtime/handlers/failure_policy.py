@@ -63,7 +63,7 @@ class FailurePolicy:
     then: Then | None
     """What follows the last attempt. None only if `attempts` is None too: then not even a terminal failure ends
     them."""
-    has_receipt: bool = False
+    has_receipt: bool
     """Whether the handler settles by a receipt: it may have returned long before an attempt is overdue."""
 
     def end_after(self, attempts: int, failure: BaseException) -> Then | None:

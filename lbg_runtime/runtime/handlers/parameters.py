@@ -50,16 +50,19 @@ class Parameters:
 
     positional: tuple[Fill, ...]
     named: tuple[tuple[str, Fill], ...]
-    is_plain: bool
-    """Whether it takes the message and nothing else, so that it can be called as it is."""
-    body: object = None
+    body: object
     """The annotation that the payload is decoded for; None if it is not decoded."""
-    states: tuple[type, ...] = ()
+    states: tuple[type, ...]
     """The types that lifespans must yield for it."""
-    has_receipt: bool = False
+    has_receipt: bool
     """Whether it settles its message itself."""
-    has_batch: bool = False
+    has_batch: bool
     """Whether it takes a batch; `body` is then the annotation for each of its messages."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes the message and nothing else, so that it can be called as it is."""
+        return self.positional == (_message,) and not self.named
 
     def fill(self, message: Message) -> tuple[list[object], dict[str, object]]:
         """The arguments; raises `BodyRefused`."""
@@ -97,13 +100,11 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
             named.append((each.name, fill))
         else:
             positional.append(fill)
-    is_plain = positional == [_message] and not named
     if reader.has_batch and len(wanted) != 1 + len(reader.states):
         raise HandlerError(where, f"parameters {signature}", "with a batch, nothing else but State[...]")
     return Parameters(
         tuple(positional),
         tuple(named),
-        is_plain,
         reader.body,
         tuple(reader.states),
         has_receipt=reader.has_receipt,

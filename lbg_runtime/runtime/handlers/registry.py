@@ -5,7 +5,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, Unpack
 
@@ -39,11 +39,11 @@ class Handler:
     where: str
     """`module:function (file:line)`, for messages to the user."""
     parameters: Parameters
-    failure: FailureOptions = field(default_factory=FailureOptions)
+    failure: FailureOptions
     """What its decorator says about failures."""
-    text: str = ""
+    text: str
     """The function's docstring."""
-    publishes: bool = False
+    publishes: bool
     """Whether what it returns or yields is published."""
     middleware: tuple[Middleware, ...] = ()
     """The middleware around it, outermost first, without that of the `Handlers` it is in."""

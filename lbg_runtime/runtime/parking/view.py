@@ -63,7 +63,7 @@ class ParkedLane:
     """In the order in which they are replayed."""
     is_replaying: bool
     """Whether its replay was asked for and is not done."""
-    unread: tuple[UnreadEntry, ...] = ()
+    unread: tuple[UnreadEntry, ...]
     """What cannot be read of this lane; while there is any, nothing of the lane is replayed. The lane `UNREAD_LANE` has
     what does not even say its lane."""
 

@@ -55,7 +55,7 @@ class Desk:
 
 
 def lanes(*names: str) -> list[ParkedLane]:
-    return [ParkedLane(name, QUEUE, (), is_replaying=False) for name in names]
+    return [ParkedLane(name, QUEUE, (), is_replaying=False, unread=()) for name in names]
 
 
 async def test_an_order_is_sent_once_for_each_key_behind_one_filler_for_the_queue() -> None:
