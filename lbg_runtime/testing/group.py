@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lbg_runtime.config.settings import GroupBackend, Settings
+from lbg_runtime.core.parking.identity import MessageIdentity
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import shard_of
@@ -25,7 +26,7 @@ from lbg_runtime.testing.balance import beginnings, imbalances, uneven
 from lbg_runtime.testing.failures import NotReached, holds
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
-from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of_moved
+from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, Wrapper, identity_of_moved
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.own_wait import OwnWait

@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lbg_runtime.core.parking.identity import MessageIdentity
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import FencingToken, Message
+from lbg_runtime.model.message import Message
 from lbg_runtime.model.record import DispatchRecord
-from lbg_runtime.testing.handler_watch import Attempt, DeliveryName, MessageIdentity
+from lbg_runtime.testing.handler_watch import Attempt, DeliveryName
 from lbg_runtime.testing.life import Life
 
 Payload = bytes | str
@@ -90,7 +91,7 @@ def identity_of_record(record: DispatchRecord) -> MessageIdentity | None:
     """The same as `identity_of` for the delivered message."""
     if record.key is None or record.publisher is None or record.seq is None:
         return None
-    return record.key, FencingToken(record.publisher, record.seq)
+    return record.key, record.publisher, record.seq
 
 
 def differences(expected: Mapping[str, Sequence[Payload]], handled: Sequence[Handled]) -> list[str]:

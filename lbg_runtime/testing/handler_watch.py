@@ -7,10 +7,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from time import monotonic_ns
 
+from lbg_runtime.core.parking.identity import MessageIdentity, identity_of
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY, ERROR_PUBLISHER_PROPERTY
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, FencingToken, Message
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handler
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling, refuse_unrun
@@ -21,16 +22,8 @@ Wrapper = Callable[[HandlerFunction], HandlerFunction]
 """A wrapper of the user's that is put around a handler."""
 
 
-MessageIdentity = tuple[str, FencingToken]
-
 DeliveryName = tuple[QueueName, Epoch, DeliveryId]
 """Unique in one life of a member."""
-
-
-def identity_of(message: Message) -> MessageIdentity | None:
-    """The same for every copy of a message; None if it was not published by a hashed publisher."""
-    token, key = message.fencing_token, message.key
-    return None if token is None or key is None else (key, token)
 
 
 def identity_of_moved(copy: Message) -> MessageIdentity | None:
@@ -110,7 +103,7 @@ class Attempt:
         return self.handling is not None and self.handling.end_report is not None
 
     @property
-    def identity(self) -> "MessageIdentity | None":
+    def identity(self) -> MessageIdentity | None:
         """See `identity_of`."""
         return identity_of(self.message)
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
+from lbg_runtime.core.parking.identity import MessageIdentity
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.message import FencingToken
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.testing.cut_offs import CutOffs
 from lbg_runtime.testing.group_broker import ACK_DELAY_S
 from lbg_runtime.testing.handled import attempts_of_endings, identity_of_record
-from lbg_runtime.testing.handler_watch import Attempt, MessageIdentity
+from lbg_runtime.testing.handler_watch import Attempt
 from lbg_runtime.testing.life import Life
 from lbg_runtime.validator.findings import Verdict
 from lbg_runtime.validator.judge import validate
@@ -121,7 +121,7 @@ def _handlings(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
 def _confirmed(published: PublishedMessages, left: set[tuple[str, int]], moved: set[MessageIdentity]) -> Iterator[_Row]:
     for confirmation, sent_ns in published.confirmed:
         key, number = confirmation.key, confirmation.key_sequence
-        if (key, number) not in left and (key, FencingToken(published.publisher, number)) not in moved:
+        if (key, number) not in left and (key, published.publisher, number) not in moved:
             yield {
                 "key": key,
                 "shard": confirmation.shard,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import LaneHead
 from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.parking.identity import identity_of
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing.group_broker import GroupBroker
-from lbg_runtime.testing.handler_watch import Attempt, identity_of
+from lbg_runtime.testing.handler_watch import Attempt
 from lbg_runtime.testing.life import Life, LifeState
 
 _KEYS_SHOWN = 10

@@ -1,4 +1,4 @@
-"""The identity that all copies of a message share, by which the owner of a parking queue recognizes them."""
+"""The identity that all copies of a message share; by it, the owner of a parking queue and the kit recognize them."""
 
 from collections.abc import Iterable
 
