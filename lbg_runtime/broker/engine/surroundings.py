@@ -22,19 +22,19 @@ class Surroundings:
 
     def __init__(self) -> None:
         self.timetable = Timetable()
-        self.key_of: Callable[[Published], str | None] = _no_key
+        self.key_of: Callable[[Published], str | None] = lambda _: None
         """The partition key of a message, the user property `JMSXGroupID`; None if it has none. Must not raise."""
-        self.closes_group: Callable[[Published], bool] = _never
+        self.closes_group: Callable[[Published], bool] = lambda _: False
         """Whether a message is the last of its group for now: its user property `JMSXGroupSeq` is -1."""
-        self.traits_of: Callable[[Published], Traits] = _default_traits
+        self.traits_of: Callable[[Published], Traits] = lambda _: Traits()
         """The traits that a message declares. Must not raise."""
-        self.fields_of: Callable[[Published], Fields] = _no_fields
+        self.fields_of: Callable[[Published], Fields] = lambda _: {}
         """The fields that selectors look at. Must not raise."""
-        self.wall_s: Callable[[], float] = _no_time
+        self.wall_s: Callable[[], float] = lambda: 0.0
         """Unix time."""
         self.refuse: Callable[[Asked, str], None] | None = None
         """Raises `BrokerRefusal` if a client of this name is to be refused what it asks for; None for no refusals."""
-        self.choose: Callable[[int], int] = _first
+        self.choose: Callable[[int], int] = lambda _: 0
         """A random number below the one given."""
 
     def check(self, asked: Asked, client_name: str) -> None:
@@ -47,27 +47,3 @@ class Surroundings:
         if message.spooled_at_s is None:
             return 0
         return max(0, round((self.wall_s() - message.spooled_at_s) * 1_000))
-
-
-def _default_traits(_: Published) -> Traits:
-    return Traits()
-
-
-def _no_fields(_: Published) -> Fields:
-    return {}
-
-
-def _no_time() -> float:
-    return 0.0
-
-
-def _no_key(_: Published) -> str | None:
-    return None
-
-
-def _never(_: Published) -> bool:
-    return False
-
-
-def _first(_: int) -> int:
-    return 0
