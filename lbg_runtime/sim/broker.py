@@ -209,7 +209,7 @@ class SimBroker:
         # If the connection is broken already, that is what its member lost.
         cut_ms = now_ms if connection is None or connection.link.cut_ms is None else connection.link.cut_ms
         self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms))
-        self._carry_out([FlowEnded(client, flow, 503, "Queue Shutdown"), *self._engine.unbind(flow)])
+        self._carry_out([FlowEnded(client, flow, "Queue Shutdown"), *self._engine.unbind(flow)])
 
     def owner_of(self, queue: QueueName) -> Life | None:
         """The life whose flow the queue feeds now."""

@@ -59,7 +59,7 @@ def _leave(*ways, after_s=0.0):
 def _end_flows(world):
     engine, session = world.broker.engine, world.members["a"].session
     for flow in [flow for flow in session._handles if flow.flow_id is not None]:
-        ended = FlowEnded(session._client, flow.flow_id, 503, "Queue Shutdown")
+        ended = FlowEnded(session._client, flow.flow_id, "Queue Shutdown")
         world.broker.post([ended, *engine.unbind(flow.flow_id)])
 
 

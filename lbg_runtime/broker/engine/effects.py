@@ -103,11 +103,10 @@ class ActivityChanged:
 
 @dataclass(frozen=True, slots=True)
 class FlowEnded:
-    """Tell the client that the broker ended its flow. `text` is the wire's text (`Queue Deleted`, ...)."""
+    """Tell the client that the broker ended its flow, with 503 and the wire's text (`Queue Deleted`, ...)."""
 
     client: ClientId
     flow: FlowId
-    code: int
     text: str
 
 

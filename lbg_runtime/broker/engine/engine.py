@@ -406,7 +406,7 @@ class Engine:
         group = None if isinstance(bound, BrowserFlow) else bound.partition_group
         if effects is None:
             # Clients know this text only as the end of a flow, not as a refusal.
-            effects = [FlowEnded(client, flow, 503, "Replay Start Time Not Available"), *self.unbind(flow)]
+            effects = [FlowEnded(client, flow, "Replay Start Time Not Available"), *self.unbind(flow)]
         elif not browser:
             # Other flows may get messages because this one has come. They get them now: it may never open its window.
             effects += self.open_window(flow, NO_DELIVERY, 0)

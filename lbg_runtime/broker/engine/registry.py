@@ -50,7 +50,7 @@ class Registry:
         for flow in queue.end_flows():
             client = self.flows.pop(flow.id)[0]
             del client.flows[flow.id]
-            effects.append(FlowEnded(client.id, flow.id, 503, text))
+            effects.append(FlowEnded(client.id, flow.id, text))
         return effects
 
     def send_no_more(self, clients: Iterable[Client]) -> None:

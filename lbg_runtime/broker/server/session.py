@@ -212,10 +212,10 @@ class Session:
                     consumer = self._consumers.get(flow)
                     if consumer is not None and consumer.wants_changes:
                         self._tell(flow_change_body(FlowChange(flow, active)), None)
-                case FlowEnded(flow=flow, code=code, text=text):
+                case FlowEnded(flow=flow, text=text):
                     self._transactions.end_consumer(flow)
                     if self._consumers.pop(flow, None) is not None:
-                        self._tell(flow_body(AssuredKind.UNBIND, flow), Response(code, text))
+                        self._tell(flow_body(AssuredKind.UNBIND, flow), Response(503, text))
                 case ClientEnded(text=text):
                     self.end_reason = text
                 case _:

@@ -20,7 +20,7 @@ class AdministeredMachine(EngineMachine):
         effects = self.engine.administration.change_queue("default", queue, closed)
         line = list(self.lines[queue])
         assert effects == [
-            FlowEnded(self.connections[handle.client_name], handle.flow, 503, "Queue Shutdown")
+            FlowEnded(self.connections[handle.client_name], handle.flow, "Queue Shutdown")
             for handle in line
             if handle.flow is not None
         ]

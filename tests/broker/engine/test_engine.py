@@ -308,7 +308,7 @@ def test_flows_of_a_deleted_queue_end(stage):
 
     effects = stage.engine.delete_queue("default", QUEUE)
 
-    assert effects == [FlowEnded(ann, flow, 503, "Queue Deleted"), FlowEnded(bob, browser, 503, "Queue Deleted")]
+    assert effects == [FlowEnded(ann, flow, "Queue Deleted"), FlowEnded(bob, browser, "Queue Deleted")]
     assert stage.publish() == []
     assert stage.settle(flow, 0, 9) == stage.engine.disconnect(ann) == []
     with pytest.raises(BrokerRefusal, match="503 Unknown Queue"):

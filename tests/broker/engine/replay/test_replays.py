@@ -119,7 +119,7 @@ def test_a_time_before_there_was_a_log_ends_the_flow_and_the_queue_keeps_what_it
     stage.engine.replays.keep_log_of_size("default", LOG_BYTES)
     client = stage.client("c")
     bound, effects = replay(stage, client, FromTime(99_000_000_000))
-    assert effects == [FlowEnded(client, bound.flow, 503, "Replay Start Time Not Available")]
+    assert effects == [FlowEnded(client, bound.flow, "Replay Start Time Not Available")]
     assert stage.queue.flows == ()
     assert stage.queue.depth == 1
     assert stage.engine.administration.clients("default")[1].flows == ()
@@ -133,7 +133,7 @@ def test_browsers_are_told_and_what_a_lost_connection_held_counts_no_more():
     looking = stage.client("looking")
     browser = stage.bind(looking, browser=True)
     bound, effects = replay(stage, stage.client("c"))
-    assert effects == [FlowEnded(looking, browser.flow, 503, "Replay Started")]
+    assert effects == [FlowEnded(looking, browser.flow, "Replay Started")]
     stage.open(bound.flow)
     # The one that was lost comes back too late: it settles nothing of what is replayed.
     back = stage.bind(stage.client("lost"), last_received_id=2)

@@ -36,7 +36,7 @@ def test_every_flow_ends_and_the_first_that_binds_again_has_all_of_it_anew():
     looking = stage.client("looking")
     browser = stage.bind(looking, browser=True).flow
     assert start(stage) == [
-        FlowEnded(client, each, 503, "Replay Started")
+        FlowEnded(client, each, "Replay Started")
         for client, each in ((first, flow), (second, standby), (looking, browser))
     ]
     # Also where it says what it received last, which the official library does not: what it held counts no more.
