@@ -10,18 +10,15 @@ import asyncio
 import selectors
 from asyncio.futures import Future
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from selectors import SelectorKey
 from time import thread_time
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.testing.freezer import Step, freezer_of
-
-if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
 
 THREAD_PATIENCE_S = 30.0
 """Real time that a thread may work while the loop has nothing else to do."""
@@ -45,11 +42,11 @@ class VirtualTimeStall(LbgError):
     """
 
 
-class _JumpingSelector(selectors.BaseSelector):
-    """Polls the real selector without waiting, and advances the clock by the time that the loop was going to wait."""
+class _JumpingSelector(selectors.DefaultSelector):
+    """Polls without waiting, and advances the clock by the time that the loop was going to wait."""
 
     def __init__(self) -> None:
-        self._real = selectors.DefaultSelector()
+        super().__init__()
         self.now_s = 0.0
         self.threads_at_work = 0
         self.stalled: VirtualTimeStall | None = None
@@ -60,25 +57,16 @@ class _JumpingSelector(selectors.BaseSelector):
         """Since time has last moved."""
         self._began_s = 0.0
 
-    def register(self, fileobj: "FileDescriptorLike", events: int, data: object = None) -> SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: "FileDescriptorLike") -> SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: "FileDescriptorLike", events: int, data: object = None) -> SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if (stalled := self.stalled) is not None:
             self.stalled = None
             raise stalled
-        ready = self._real.select(0)
+        ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._count_turn()
             return ready
         if self.threads_at_work:
-            ready = self._real.select(THREAD_PATIENCE_S)
+            ready = super().select(THREAD_PATIENCE_S)
             if not ready:
                 raise VirtualTimeStall(f"the test waits for a thread that is not done after {THREAD_PATIENCE_S:g} s")
             return ready
@@ -105,12 +93,6 @@ class _JumpingSelector(selectors.BaseSelector):
             )
         if thread_time() - self._began_s >= MOMENT_PATIENCE_S:
             self.busy = Counter()
-
-    def close(self) -> None:
-        self._real.close()
-
-    def get_map(self) -> "Mapping[FileDescriptorLike, SelectorKey]":
-        return self._real.get_map()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
