@@ -34,7 +34,7 @@ class Administration:
         Its flows end with 503 `Queue Shutdown` if it may no longer have any, or if settings by which they were admitted
         have changed.
         """
-        found = self._registry.vpn(vpn).queue(queue)
+        found = self._registry.queue(vpn, queue)
         before = found.settings
         keeps_flows = settings.egress_enabled and _admission(settings) == _admission(before)
         effects = [] if keeps_flows else self._registry.end_flows(found, "Queue Shutdown")
@@ -42,18 +42,18 @@ class Administration:
 
     def delete_messages(self, vpn: str, queue: QueueName, sequences: Container[int] | None = None) -> list[Effect]:
         """Remove messages from a queue, those in these places or all, no matter who holds them."""
-        return self._registry.vpn(vpn).queue(queue).delete_messages(sequences)
+        return self._registry.queue(vpn, queue).delete_messages(sequences)
 
     def queue_messages(self, vpn: str, queue: QueueName, behind: int = 0) -> Iterator[MessageStatus]:
         """Every message that a queue has now behind a place, in order."""
-        return self._registry.vpn(vpn).queue(queue).messages(behind)
+        return self._registry.queue(vpn, queue).messages(behind)
 
     def copy_message(self, vpn: str, source: QueueName, number: int, target: QueueName) -> list[Effect]:
         """Put the message with this number on another queue, where it is as new, and leave it where it is.
 
         `LookupError` if the source does not have it; if the target cannot take it, the refusal that a publisher gets.
         """
-        held, taken = (self._registry.vpn(vpn).queue(each) for each in (source, target))
+        held, taken = (self._registry.queue(vpn, each) for each in (source, target))
         message = next((each.message for each in held.messages(0) if each.message.number == number), None)
         if message is None:
             raise LookupError(number)
@@ -63,18 +63,18 @@ class Administration:
 
     def clear_counts(self, vpn: str, queue: QueueName) -> None:
         """Have a queue count anew what came, died, was refused or delivered again; not replays, nor its rates."""
-        self._registry.vpn(vpn).queue(queue).clear_counts()
+        self._registry.queue(vpn, queue).clear_counts()
 
     def groups(self, vpn: str, queue: QueueName) -> tuple[GroupStatus, ...]:
         """The message groups of a queue that are pinned to a flow now."""
-        return self._registry.vpn(vpn).queue(queue).groups()
+        return self._registry.queue(vpn, queue).groups()
 
     def reset_groups(self, vpn: str, queue: QueueName, group: str | None = None) -> list[Effect]:
         """Choose a new flow for one message group, or for all: at the group's next message, without waiting.
 
         Messages in flight stay where they are, so for a time two flows can have messages of one group.
         """
-        return self._registry.vpn(vpn).queue(queue).unpin_group(group)
+        return self._registry.queue(vpn, queue).unpin_group(group)
 
     # -- clients
 

@@ -132,7 +132,7 @@ class Engine:
 
     def queue_depth(self, vpn: str, queue: QueueName) -> int:
         """Messages spooled, unacknowledged ones included; 503 `Unknown Queue`."""
-        return self._registry.vpn(vpn).queue(queue).depth
+        return self._registry.queue(vpn, queue).depth
 
     def queue_subscriptions(self, vpn: str, queue: QueueName) -> tuple[str, ...]:
         """What a queue attracts, oldest first; 503 `Unknown Queue`."""

@@ -12,6 +12,7 @@ from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.timetable import Timetable
 from lbg_runtime.broker.engine.vpn import Client, Vpn, check_client_name
 from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
 
 
 class Registry:
@@ -37,6 +38,10 @@ class Registry:
         if vpn is None:
             raise BrokerRefusal(403, "Message VPN Not Allowed")
         return vpn
+
+    def queue(self, vpn: str, name: QueueName) -> Queue:
+        """Find a queue as an administrator does; as `vpn`, and 503 `Unknown Queue`."""
+        return self.vpn(vpn).queue(name)
 
     def client(self, client: ClientId) -> Client:
         """Find a client; 503 `Service Unavailable` if it is gone."""

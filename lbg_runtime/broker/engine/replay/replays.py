@@ -88,12 +88,12 @@ class Replays:
 
         403 `Message VPN Not Allowed`, 503 `Unknown Queue`.
         """
-        found = self._registry.vpn(vpn).queue(queue)
+        found = self._registry.queue(vpn, queue)
         return found.delete_messages(found.replays.end())
 
     def status(self, vpn: str, queue: QueueName) -> ReplayStatus:
         """How far the replays to a queue have come, in this life of the broker; errors as for `cancel`."""
-        return self._registry.vpn(vpn).queue(queue).replays.status()
+        return self._registry.queue(vpn, queue).replays.status()
 
     def restore(self, change: MessageLogged | MessageUnlogged | ReplayLogKept | ReplayLogGone) -> None:
         """Apply one change of an earlier life of the broker again."""
