@@ -214,69 +214,59 @@ _READERS: dict[int, Callable[[Items], AssuredRequest]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedFlow:
-    """The answer to `OpenFlow`: the flow's number, the name that resumes it, and the id after which to resend."""
+def opened_flow_body(
+    flow_id: int, name: str, last_accepted_id: int, *, session_id: int | None = None, window: int = WINDOW
+) -> bytes:
+    """The body that answers `OpenFlow`: the flow's number, the name that resumes it, the id after which to resend, and
+    the most messages that the client may have unanswered.
 
-    flow_id: int
-    name: str
-    last_accepted_id: int
-    publisher_id: int
-    session_id: int | None = None
-    """The transacted session that it is part of; without it, a client waits in vain."""
-    window: int = WINDOW
-    """The most messages that the client may have unanswered."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundFlow:
-    """The answer to `Bind`."""
-
-    flow_id: int
-    endpoint: Endpoint
-    active: bool | None
-    """Whether the flow is fed; None for a client that will not be told of changes: it would take nothing from a flow
-    that was not fed at first."""
-    max_unacked: int
-    spooler: int | None = None
-    """The 64 bits that precede a message's number: together they identify the message to applications. If left out, a
-    client has no such id for messages."""
-    partition_group: int | None = None
-    """16 bits by which a client names its share of a partitioned queue when it binds the handle again."""
-
-
-def opened_flow_body(opened: OpenedFlow) -> bytes:
+    With the `session_id` of the transacted session that the flow is part of; without it, a client waits in vain.
+    """
     items = [
-        (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
-        (ItemKind.LAST_ACKED, opened.last_accepted_id.to_bytes(8, "big")),
-        (ItemKind.LAST_SENT, opened.last_accepted_id.to_bytes(8, "big")),
-        (ItemKind.WINDOW, bytes((opened.window,))),
-        (ItemKind.PUBLISHER_ID, opened.publisher_id.to_bytes(4, "big")),
-        (ItemKind.FLOW_NAME, close_text(opened.name)),
+        (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
+        (ItemKind.LAST_ACKED, last_accepted_id.to_bytes(8, "big")),
+        (ItemKind.LAST_SENT, last_accepted_id.to_bytes(8, "big")),
+        (ItemKind.WINDOW, bytes((window,))),
+        (ItemKind.PUBLISHER_ID, flow_id.to_bytes(4, "big")),
+        (ItemKind.FLOW_NAME, close_text(name)),
     ]
-    if opened.session_id is not None:
-        items.append((ItemKind.TRANSACTED_SESSION, opened.session_id.to_bytes(4, "big")))
+    if session_id is not None:
+        items.append((ItemKind.TRANSACTED_SESSION, session_id.to_bytes(4, "big")))
     return assured_body(AssuredKind.OPEN_FLOW, *items)
 
 
-def bound_flow_body(bound: BoundFlow) -> bytes:
-    """The body that answers `Bind`. No flow name: a client may send it with a later bind to another queue."""
+def bound_flow_body(
+    flow_id: int,
+    endpoint: Endpoint,
+    *,
+    active: bool | None,
+    max_unacked: int,
+    spooler: int | None = None,
+    partition_group: int | None = None,
+) -> bytes:
+    """The body that answers `Bind`. No flow name: a client may send it with a later bind to another queue.
+
+    `active`: whether the flow is fed; None for a client that will not be told of changes: it would take nothing from a
+    flow that was not fed at first. `spooler`: the 64 bits that precede a message's number: together they identify the
+    message to applications; without them, a client has no such id for messages. `partition_group`: 16 bits by which a
+    client names its share of a partitioned queue when it binds the handle again.
+    """
     items = [
-        (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
-        *endpoint_items(bound.endpoint),
+        (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
+        *endpoint_items(endpoint),
         (ItemKind.LAST_ACKED, bytes(8)),
         (ItemKind.TRANSPORT_WINDOW, bytes(4)),
         (ItemKind.WINDOW, b"\0"),
-        *limit_items(bound.endpoint),
+        *limit_items(endpoint),
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
-        (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
+        (ItemKind.MAX_UNACKED, max_unacked.to_bytes(4, "big")),
     ]
-    if bound.active is not None:
-        items.append((ItemKind.ACTIVE, bytes((bound.active,))))
-    if bound.spooler is not None:
-        items.append((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")))
-    if bound.partition_group is not None:
-        items.append((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")))
+    if active is not None:
+        items.append((ItemKind.ACTIVE, bytes((active,))))
+    if spooler is not None:
+        items.append((ItemKind.SPOOLER, spooler.to_bytes(8, "big")))
+    if partition_group is not None:
+        items.append((ItemKind.PARTITION_GROUP, partition_group.to_bytes(2, "big")))
     return assured_body(AssuredKind.BIND, *items)
 
 
@@ -312,8 +302,3 @@ def named_queue_body(kind: AssuredKind, queue: str) -> bytes:
     """The body that answers `DeleteQueue`, or refuses that or `CreateQueue`: a client falls over a refusal of a queue's
     name that does not name it."""
     return assured_body(kind, (ItemKind.QUEUE, close_text(queue)))
-
-
-def refusal_body(kind: int) -> bytes:
-    """The empty body of a refused request."""
-    return assured_body(kind)

@@ -10,13 +10,11 @@ from lbg_runtime.smf.assured_ctrl import (
     AckOutcome,
     AckRange,
     Bind,
-    BoundFlow,
     ClientAck,
     CloseFlow,
     CreateQueue,
     DeleteQueue,
     FlowChange,
-    OpenedFlow,
     OpenFlow,
     Unbind,
     UnknownRequest,
@@ -24,7 +22,6 @@ from lbg_runtime.smf.assured_ctrl import (
     named_queue_body,
     opened_flow_body,
     read_assured,
-    refusal_body,
 )
 from lbg_runtime.smf.assured_items import (
     AssuredBody,
@@ -145,7 +142,7 @@ def test_other_requests_are_read() -> None:
 
 def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_is_known() -> None:
     def said(spooler: int | None) -> list[bytes]:
-        answer = bound_flow_body(BoundFlow(2, ENDPOINT, True, 1, spooler))
+        answer = bound_flow_body(2, ENDPOINT, active=True, max_unacked=1, spooler=spooler)
         return [item.value for item in decode_assured(answer).items if item.kind == ItemKind.SPOOLER]
 
     assert said(0xA5CE52B0FE834771) == [bytes.fromhex("a5ce52b0fe834771")]
@@ -153,7 +150,7 @@ def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_
 
 
 def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_answer() -> None:
-    answer = decode_assured(bound_flow_body(BoundFlow(2, ENDPOINT, True, 1, None, partition_group=0x1234)))
+    answer = decode_assured(bound_flow_body(2, ENDPOINT, active=True, max_unacked=1, partition_group=0x1234))
     [share] = [item for item in answer.items if item.kind == ItemKind.PARTITION_GROUP]
     again = read_assured(encode_assured(AssuredBody(AssuredKind.BIND, (AssuredItem(ItemKind.QUEUE, b"q\0"), share))))
     assert isinstance(again, Bind)
@@ -165,21 +162,21 @@ def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_ans
 def test_the_answer_to_a_bind_says_how_the_queue_is_shared_and_whether_the_flow_is_fed(
     exclusive: bool, access: bytes, active: bool
 ) -> None:
-    bound = BoundFlow(2, replace(ENDPOINT, exclusive=exclusive), active, 1)
-    said = {item.kind: item.value for item in decode_assured(bound_flow_body(bound)).items}
+    body = bound_flow_body(2, replace(ENDPOINT, exclusive=exclusive), active=active, max_unacked=1)
+    said = {item.kind: item.value for item in decode_assured(body).items}
     assert (said[ItemKind.ACCESS], said[ItemKind.ACTIVE]) == (access, bytes((active,)))
 
 
 def test_the_answer_about_a_flow_of_a_transacted_session_says_which() -> None:
     def said(session_id: int | None) -> list[bytes]:
-        answer = opened_flow_body(OpenedFlow(1, "f", 0, 1, session_id))
+        answer = opened_flow_body(1, "f", 0, session_id=session_id)
         return [item.value for item in decode_assured(answer).items if item.kind == ItemKind.TRANSACTED_SESSION]
 
     assert (said(None), said(0), said(258)) == ([], [bytes(4)], [b"\0\0\1\2"])
 
 
 def test_answers_without_flows() -> None:
-    assert refusal_body(AssuredKind.BIND).hex() == "030400000006"
+    assert assured_body(AssuredKind.BIND).hex() == "030400000006"
     assert named_queue_body(AssuredKind.DELETE, "q").hex() == "03090000000a07047100"
 
 

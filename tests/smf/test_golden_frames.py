@@ -11,10 +11,8 @@ from lbg_runtime.smf.assured_ctrl import (
     AckOutcome,
     AckRange,
     Bind,
-    BoundFlow,
     ClientAck,
     FlowChange,
-    OpenedFlow,
     OpenFlow,
     Unbind,
     bound_flow_body,
@@ -222,19 +220,13 @@ def test_requests_are_read() -> None:
 
 def test_answers_are_written_as_the_client_takes_them() -> None:
     control = Protocol.ASSURED_CTRL
-    opened = opened_flow_body(OpenedFlow(1, "cbdf0082479bba2b", 0, publisher_id=1))
+    opened = opened_flow_body(1, "cbdf0082479bba2b", 0)
     assert answer(control, opened, OK) == OPENED_FLOW
     assert answer(control, publisher_ack_body(1, 1), OK) == PUBLISHER_ACK
     assert answer(control, flow_body(AssuredKind.UNBIND, 2), OK) == UNBOUND
     assert answer(control, flow_change_body(FlowChange(4, active=True)), None) == PROMOTION
-    bound = bound_flow_body(
-        BoundFlow(
-            flow_id=2,
-            endpoint=Endpoint("q1", True, 0x0F, 0, 5000, 10_000_000, respects_ttl=True),
-            active=True,
-            max_unacked=10_000,
-        )
-    )
+    endpoint = Endpoint("q1", True, 0x0F, 0, 5000, 10_000_000, respects_ttl=True)
+    bound = bound_flow_body(2, endpoint, active=True, max_unacked=10_000)
     assert answer(control, bound, OK, TAG) == BOUND
 
 

@@ -42,13 +42,11 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.smf.assured_ctrl import (
     AckOutcome,
     Bind,
-    BoundFlow,
     ClientAck,
     CloseFlow,
     CreateQueue,
     DeleteQueue,
     FlowChange,
-    OpenedFlow,
     OpenFlow,
     Unbind,
     UnknownRequest,
@@ -60,9 +58,8 @@ from lbg_runtime.smf.assured_ctrl import (
     opened_flow_body,
     publisher_ack_body,
     read_assured,
-    refusal_body,
 )
-from lbg_runtime.smf.assured_items import AssuredKind
+from lbg_runtime.smf.assured_items import AssuredKind, assured_body
 from lbg_runtime.smf.client_ctrl import (
     LOGIN,
     ClientItem,
@@ -252,12 +249,12 @@ class Session:
             case ClientAck():
                 self._acknowledge(request)
             case Bind():
-                refused = refusal_body(AssuredKind.BIND)
+                refused = assured_body(AssuredKind.BIND)
                 self._answer_refusals(frame, refused, lambda: self._bind(client, request, frame.tag))
             case Unbind():
                 self._unbind(request, frame.tag)
             case OpenFlow():
-                refused = refusal_body(AssuredKind.OPEN_FLOW)
+                refused = assured_body(AssuredKind.OPEN_FLOW)
                 self._answer_refusals(frame, refused, lambda: self._open(client, request, frame.tag))
             case CloseFlow(flow_id):
                 self._close(flow_id, frame.tag)
@@ -272,7 +269,7 @@ class Session:
             case UnknownRequest(AssuredKind.TRANSACTION):
                 self._control_transaction(client, frame)
             case UnknownRequest(kind):
-                self._tell(refusal_body(kind), Response(400, "Not Supported"), frame.tag)
+                self._tell(assured_body(kind), Response(400, "Not Supported"), frame.tag)
             case _:
                 assert_never(request)
 
@@ -380,16 +377,14 @@ class Session:
         # After a new life of the broker, a client goes on with its own numbers.
         last_taken_id = max(opened.last_answered_id, request.last_acked_id)
         self._publishers[opened.flow] = _PublisherFlow(request.window, opened.last_answered_id, last_taken_id)
-        answered = OpenedFlow(
-            opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow, window=request.window
-        )
-        self._tell(opened_flow_body(answered), OK, tag)
+        body = opened_flow_body(opened.flow, opened.name, opened.last_answered_id, window=request.window)
+        self._tell(body, OK, tag)
 
     def _open_transacted(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
         self._transactions.check(request.session_id)
         flow = self._engine.open_transacted_publisher(client)
         self._transactions.add_publisher(request.session_id, flow)
-        self._tell(opened_flow_body(OpenedFlow(flow, "", 0, flow, request.session_id)), OK, tag)
+        self._tell(opened_flow_body(flow, "", 0, session_id=request.session_id), OK, tag)
 
     def _close(self, flow: int, tag: bytes | None) -> None:
         self._acknowledge_published()
@@ -484,14 +479,12 @@ class Session:
             self._transactions.add_consumer(request.session_id, bound.flow)
         self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, request.window)
         body = bound_flow_body(
-            BoundFlow(
-                flow_id=bound.flow,
-                endpoint=told_of(request.queue, bound.settings, bound.permission),
-                active=bound.active if request.wants_changes else None,
-                max_unacked=bound.settings.max_unacked_per_flow,
-                spooler=self._engine.spooler,
-                partition_group=bound.partition_group,
-            )
+            bound.flow,
+            told_of(request.queue, bound.settings, bound.permission),
+            active=bound.active if request.wants_changes else None,
+            max_unacked=bound.settings.max_unacked_per_flow,
+            spooler=self._engine.spooler,
+            partition_group=bound.partition_group,
         )
         self._tell(body, OK, tag)
         self._carry_out(effects)
