@@ -16,31 +16,31 @@ from lbg_runtime.sim.control_laws import control_violations
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
 from lbg_runtime.sim.history import Delivered, Dispatched, HandlingStarted, Result, SpoolSeen, Stamp
 from lbg_runtime.sim.settings import SimSettings
-from lbg_runtime.sim.violation import Violation
+from lbg_runtime.sim.violation import Breach, Violation, violations_of
 
 
 def check_laws(facts: Facts, settings: SimSettings) -> list[Violation]:
     """Every violation in a run, law by law."""
-    violations = [violation for law in LAWS for violation in law(facts)]
-    violations += duplicates_are_excused(facts, settings)
+    violations = [violation for law in LAWS for violation in violations_of(law, facts)]
+    violations += violations_of(duplicates_are_excused, facts, settings)
     return violations + control_violations(facts, settings)
 
 
-def run_ends(facts: Facts) -> Iterator[Violation]:
+def run_ends(facts: Facts) -> Iterator[Breach]:
     """Everything comes to an end: the queues become empty, publishers are confirmed, members stop."""
     for position, stalled in facts.stalled:
-        yield Violation("run_ends", facts.at_ms(position), stalled.what)
+        yield facts.at_ms(position), stalled.what
 
 
-def nothing_is_lost(facts: Facts) -> Iterator[Violation]:
+def nothing_is_lost(facts: Facts) -> Iterator[Breach]:
     """What was confirmed to a publisher has been handled, and the broker was told of its end."""
     settled = {delivery.record.stamp for delivery in facts.deliveries.values() if delivery.settles}
     for stamp in facts.confirmed:
         if stamp not in settled:
-            yield Violation("nothing_is_lost", facts.history[-1].at_ms, f"{stamp} was never settled")
+            yield facts.history[-1].at_ms, f"{stamp} was never settled"
 
 
-def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
+def broker_feeds_one_flow(facts: Facts) -> Iterator[Breach]:
     """L1: a queue is fed to another flow only after the one before it has ended."""
     fed: dict[str, DeliveryFacts] = {}
     for delivery in facts.deliveries.values():
@@ -49,50 +49,50 @@ def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
         if before is not None and before.record.flow != record.flow:
             closed = facts.closed.get(before.record.flow)
             if closed is None or closed[0] > delivery.delivered:
-                yield Violation("broker_feeds_one_flow", record.at_ms, f"{record} while {before.record.flow} is bound")
+                yield record.at_ms, f"{record} while {before.record.flow} is bound"
         fed[record.queue] = delivery
 
 
-def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
+def redeliveries_are_flagged(facts: Facts) -> Iterator[Breach]:
     """A message that was sent before from the same queue is flagged."""
     seen: set[tuple[str, Stamp]] = set()
     for delivery in facts.deliveries.values():
         record = delivery.record
         if record.redelivered != ((record.queue, record.stamp) in seen):
-            yield Violation("redeliveries_are_flagged", record.at_ms, str(record))
+            yield record.at_ms, str(record)
         seen.add((record.queue, record.stamp))
 
 
-def clients_drop_nothing(facts: Facts) -> Iterator[Violation]:
+def clients_drop_nothing(facts: Facts) -> Iterator[Breach]:
     """What the broker sends is shown: a client that drops a message keeps it unsettled and unseen."""
     for position, dropped in facts.dropped:
-        yield Violation("clients_drop_nothing", facts.at_ms(position), str(dropped))
+        yield facts.at_ms(position), str(dropped)
 
 
-def standbys_touch_nothing(facts: Facts) -> Iterator[Violation]:
+def standbys_touch_nothing(facts: Facts) -> Iterator[Breach]:
     """A handle is sent nothing before its member asked for messages, and one that steps aside has not asked."""
     for delivery in facts.deliveries.values():
         handle = delivery.record.handle
         asked = facts.intake_starts.get(handle)
         if asked is None or asked > delivery.delivered:
-            yield Violation("standbys_touch_nothing", delivery.record.at_ms, f"{delivery.record} unasked")
+            yield delivery.record.at_ms, f"{delivery.record} unasked"
     for position, unbind in facts.unbinds:
         if unbind.cause is ReleaseCause.HOP and unbind.handle in facts.intake_starts:
-            yield Violation("standbys_touch_nothing", facts.at_ms(position), f"{unbind} after asking for messages")
+            yield facts.at_ms(position), f"{unbind} after asking for messages"
 
 
-def lane_is_serial(facts: Facts) -> Iterator[Violation]:
+def lane_is_serial(facts: Facts) -> Iterator[Breach]:
     """L2: no two handlings of a key overlap in one process."""
     last: dict[tuple[str, str], Handling] = {}
     for handling in facts.handlings():
         lane = (handling.handle.life, handling.stamp.key)
         before = last.get(lane)
         if before is not None and facts.end_of(before) > handling.start:
-            yield Violation("lane_is_serial", facts.at_ms(handling.start), f"{handling} overlaps {before}")
+            yield facts.at_ms(handling.start), f"{handling} overlaps {before}"
         last[lane] = handling
 
 
-def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Violation]:
+def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Breach]:
     """L5: two processes handle a key at once only if the broker took it from the first, which does not know."""
     open_by_key: dict[str, list[Handling]] = defaultdict(list)
     for handling in facts.handlings():
@@ -100,11 +100,11 @@ def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Violation]:
         for other in still_open:
             if other.handle.life != handling.handle.life and not _one_was_cut_off(facts, handling, other):
                 story = f"{handling} overlaps {other}"
-                yield Violation("processes_overlap_only_when_cut_off", facts.at_ms(handling.start), story)
+                yield facts.at_ms(handling.start), story
         open_by_key[handling.stamp.key] = [*still_open, handling]
 
 
-def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
+def first_handlings_are_in_order(facts: Facts) -> Iterator[Breach]:
     """L3: a message is first handled only after its predecessor of the key has been handled to an end."""
     started: set[Stamp] = set()
     finished: dict[Stamp, int] = {}
@@ -123,10 +123,10 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
         predecessor = Stamp(stamp.publisher, stamp.key, stamp.sequence - 1)
         if predecessor not in finished or finished[predecessor] > handling.start:
             story = f"{stamp} started by {handling.handle} before {predecessor} was done"
-            yield Violation("first_handlings_are_in_order", facts.at_ms(handling.start), story)
+            yield facts.at_ms(handling.start), story
 
 
-def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
+def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Breach]:
     """L3: at every moment, what is left of a key in a queue begins where what is settled ends."""
     first_left: dict[tuple[QueueName, str, str], int] = {}
     last_sent: dict[tuple[QueueName, str, str], int] = {}
@@ -141,16 +141,16 @@ def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
                     left[queue, stamp.publisher, stamp.key].append(stamp.sequence)
                 for key, sequences in left.items():
                     if sequences[0] < first_left.get(key, 0):
-                        yield Violation("settled_messages_are_a_prefix", at_ms, f"{key}: {sequences[0]} is back")
+                        yield at_ms, f"{key}: {sequences[0]} is back"
                     first_left[key] = sequences[0]
                     # The last one that was sent may be gone, too, and nothing behind it shows that.
                     if _has_gap(sequences) or sequences[-1] < last_sent.get(key, 0):
-                        yield Violation("settled_messages_are_a_prefix", at_ms, f"{key}: {sequences} are left")
+                        yield at_ms, f"{key}: {sequences} are left"
             case _:
                 pass
 
 
-def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
+def moved_keys_wait(facts: Facts) -> Iterator[Breach]:
     """L3 across a re-striping: a message is started only when those before it that were dispatched from another queue
     have left that one."""
     left: dict[QueueName, dict[tuple[str, str], list[Stamp]]] = defaultdict(lambda: defaultdict(list))
@@ -173,38 +173,38 @@ def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
                     for each in before:
                         if each.sequence < stamp.sequence and each in dispatched[other]:
                             story = f"{stamp} started by {handle} while {each} is left in {other}"
-                            yield Violation("moved_keys_wait", at_ms, story)
+                            yield at_ms, story
             case _:
                 pass
 
 
-def every_delivery_ends_once(facts: Facts) -> Iterator[Violation]:
+def every_delivery_ends_once(facts: Facts) -> Iterator[Breach]:
     """L8: what was dispatched is answered once, and settled once or, if its handle is gone or it was not handled,
     never; L4: no settlement is dropped while its handle lives."""
     for delivery in facts.deliveries.values():
         record = delivery.record
         life_end = facts.life_ends.get(record.handle.life)
         if len(delivery.dispatched) > 1 or len(delivery.answers) > 1 or len(delivery.settles) > 1:
-            yield Violation("every_delivery_ends_once", record.at_ms, f"more than one end: {delivery}")
+            yield record.at_ms, f"more than one end: {delivery}"
         elif delivery.dispatched and not delivery.answers and not (life_end is not None and life_end[1].killed):
-            yield Violation("every_delivery_ends_once", record.at_ms, f"no end: {record}")
+            yield record.at_ms, f"no end: {record}"
         elif delivery.answers:
             position, answered = delivery.answers[0]
             handle_end = facts.handle_ends.get(record.handle, len(facts.history))
             must_settle = answered.outcome is not None and position < handle_end
             if must_settle and not delivery.settles:
-                yield Violation("every_delivery_ends_once", answered.at_ms, f"settlement dropped: {answered}")
+                yield answered.at_ms, f"settlement dropped: {answered}"
 
 
-def settlements_stay_in_their_epoch(facts: Facts) -> Iterator[Violation]:
+def settlements_stay_in_their_epoch(facts: Facts) -> Iterator[Breach]:
     """L4: nothing is settled after its handle has ended."""
     for delivery in facts.deliveries.values():
         for position, order in delivery.settles:
             if facts.handle_ends.get(order.handle, position) < position:
-                yield Violation("settlements_stay_in_their_epoch", order.at_ms, str(order))
+                yield order.at_ms, str(order)
 
 
-def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
+def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Breach]:
     """L4: what a handle held when its member heard of its loss of activity, or of its death, is no longer started."""
     losses = [(position, lost.handle) for position, lost in facts.activity_losses]
     losses += [(position, handle) for handle, position in facts.handle_ends.items()]
@@ -217,10 +217,10 @@ def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
         for handling in delivery.handlings:
             if any(delivery.dispatched[0] < loss < handling.start for loss in losses_of[handling.handle]):
                 story = f"{handling} started"
-                yield Violation("nothing_starts_after_activity_is_lost", facts.at_ms(handling.start), story)
+                yield facts.at_ms(handling.start), story
 
 
-def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Violation]:
+def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Breach]:
     """L5: before its member leaves, a handle is given up only when everything dispatched from it has been answered."""
     unbound = {unbind.handle: position for position, unbind in facts.unbinds}
     for delivery in facts.deliveries.values():
@@ -232,33 +232,33 @@ def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Violation]:
             and not life_end[1].killed
         ):
             story = f"{delivery.record.handle} bound when its member left"
-            yield Violation("release_waits_for_what_is_in_flight", life_end[1].at_ms, story)
+            yield life_end[1].at_ms, story
         unbind = unbound.get(delivery.record.handle)
         if unbind is None or not delivery.dispatched:
             continue
         if delivery.dispatched[0] > unbind or not delivery.answers or delivery.answers[0][0] > unbind:
             story = f"{delivery.record} in flight at the unbind"
-            yield Violation("release_waits_for_what_is_in_flight", facts.at_ms(unbind), story)
+            yield facts.at_ms(unbind), story
 
 
-def only_success_and_rejection_are_settled(facts: Facts) -> Iterator[Violation]:
+def only_success_and_rejection_are_settled(facts: Facts) -> Iterator[Breach]:
     """L6 and L7: no negative acknowledgement in key order, and a cancelled handler settles nothing."""
     for delivery in facts.deliveries.values():
         for position, order in delivery.settles:
             last = delivery.handlings[-1] if delivery.handlings else None
             is_handled = last is not None and last.end is not None and last.end < position
             if order.outcome is Outcome.FAILED or not is_handled or (last and last.result is Result.CANCELLED):
-                yield Violation("only_success_and_rejection_are_settled", order.at_ms, f"{order} after {last}")
+                yield order.at_ms, f"{order} after {last}"
 
 
-def duplicates_are_excused(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
+def duplicates_are_excused(facts: Facts, settings: SimSettings) -> Iterator[Breach]:
     """A message is handled again only if the earlier handling could not be settled, for a valid reason."""
     slack_ms = settings.ack_timer_ms + settings.longest_delay_ms
     for stamp, deliveries in facts.handled().items():
         for delivery in deliveries[:-1]:
             if not _is_excused(facts, delivery, slack_ms):
                 start = delivery.handlings[0].start
-                yield Violation("duplicates_are_excused", facts.at_ms(start), f"{stamp}: {delivery}")
+                yield facts.at_ms(start), f"{stamp}: {delivery}"
 
 
 def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
@@ -299,7 +299,7 @@ def _one_was_cut_off(facts: Facts, handling: Handling, other: Handling) -> bool:
     return _was_cut(facts, first, second.delivered)
 
 
-LAWS: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
+LAWS: tuple[Callable[[Facts], Iterator[Breach]], ...] = (
     run_ends,
     nothing_is_lost,
     broker_feeds_one_flow,

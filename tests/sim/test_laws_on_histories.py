@@ -18,7 +18,7 @@ from lbg_runtime.sim.history import (
     SpoolSeen,
     Stamp,
 )
-from lbg_runtime.sim.violation import Violation
+from lbg_runtime.sim.violation import Breach, violations_of
 
 QUEUE = QueueName("orders/0")
 STAMPS = [Stamp("p1", "k", sequence) for sequence in (1, 2, 3)]
@@ -54,7 +54,7 @@ DROPPED = MessageDropped(0, sent(1).handle, DeliveryId(1))
     ids=["two fed", "unflagged", "flagged", "dropped", "a gap", "the last one gone", "back"],
 )
 def test_a_law_holds_for_what_may_be_and_notices_what_may_not(
-    law: Callable[[Facts], Iterator[Violation]], kept: Sequence[Happening], broken: Sequence[Happening]
+    law: Callable[[Facts], Iterator[Breach]], kept: Sequence[Happening], broken: Sequence[Happening]
 ) -> None:
-    assert not list(law(Facts(kept)))
-    assert [violation.law for violation in law(Facts(broken))] == [law.__name__]
+    assert not violations_of(law, Facts(kept))
+    assert [violation.law for violation in violations_of(law, Facts(broken))] == [law.__name__]
