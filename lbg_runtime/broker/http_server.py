@@ -34,7 +34,7 @@ class HttpServer:
     def __init__(self, name: str, app: ASGIApp, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
         """`name` is what errors call it. With `port` 0 the system chooses one; read `port` after `start`."""
         self.host = host
-        self.port = port
+        self.port: int = port
         self._name = name
         self._app = app
         self._tls = tls

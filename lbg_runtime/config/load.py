@@ -51,7 +51,7 @@ class ConfigErrors(ConfigError):
     def __init__(self, problems: Sequence[ConfigError]) -> None:
         first = problems[0]
         super().__init__(first.where, first.found, first.expected)
-        self.problems = tuple(problems)
+        self.problems: tuple[ConfigError, ...] = tuple(problems)
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

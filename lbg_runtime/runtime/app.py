@@ -72,7 +72,7 @@ class App:
 
         `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`.
         """
-        self.settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
+        self.settings: Settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         if not handlers:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         if self.settings.sidecar is not None and companion is None:
@@ -80,7 +80,7 @@ class App:
         self._companion = companion
         self._handlers = handlers
         self._session = session
-        self.membership = membership_of_process(self.settings, member_index, member_count, member_id)
+        self.membership: Membership = membership_of_process(self.settings, member_index, member_count, member_id)
         if session is None:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None

@@ -38,7 +38,7 @@ class BrokerOnPort:
     def __init__(self) -> None:
         self.vpn = VPN
         self.host = DEFAULT_HOST
-        self.port = 0
+        self.port: int = 0
         """Chosen by the system; known from `start` on, and the same after a failure."""
         self._place = ExitStack()
         """Keeps the port in a failure."""

@@ -23,7 +23,7 @@ class NotReached(LbgError):
         super().__init__("\n  ".join([f"{what}{bound}{':' if why else ''}", *why]))
         self.what = what
         self.within_s = within_s
-        self.why = tuple(why)
+        self.why: tuple[str, ...] = tuple(why)
 
 
 class AwaitForgotten(LbgError):
@@ -34,7 +34,7 @@ class AwaitForgotten(LbgError):
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n  ".join(["an `await` was forgotten:", *lines]))
-        self.lines = tuple(lines)
+        self.lines: tuple[str, ...] = tuple(lines)
 
 
 class LawsBroken(LbgError):

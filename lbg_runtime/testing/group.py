@@ -11,6 +11,7 @@ from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.core.parking.identity import MessageIdentity
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.message import NO_HEADERS, NO_PROPERTIES, Headers, Message, PropertyValue
@@ -63,7 +64,7 @@ class Group:
     def __init__(self, settings: Settings, handlers: Handlers, seed: int, around: Wrapper | None) -> None:
         """Created by `running`."""
         self.settings = settings
-        self.shape = settings.group.shape()
+        self.shape: GroupShape = settings.group.shape()
         self.lives: list[Life] = []
         """Every life of every member, in the order in which they began."""
         self.sent = Sent()

@@ -196,5 +196,6 @@ async def test(lbg_running: Running, lbg_broker: BrokerOnPort) -> None:
         print(other)
     lbg_broker.create_queue("x", 3)  # type: ignore[arg-type]
     lbg_broker.queue_status("x").foo  # type: ignore[attr-defined]
+    lbg_broker.port.upper()  # type: ignore[attr-defined]
     await lbg_broker.stop()  # type: ignore[misc, func-returns-value]
     asyncio.run(test)  # type: ignore[arg-type]

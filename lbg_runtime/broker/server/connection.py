@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         """From `connection_made` on."""
         self._make_session = make_session
         self.peer = "gone"
-        self.peer_address = ""
+        self.peer_address: str = ""
         self._origin = origin
         self.name_on_certificate: str | None = None
         """The common name of the peer's certificate, if it presented one that was verified."""

@@ -72,7 +72,7 @@ class BrokerServer:
         self._failure: StoreFailed | None = None
         self._has_failed = asyncio.Event()
         self.host = host
-        self.port = port
+        self.port: int = port
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: dict[Connection, None] = {}

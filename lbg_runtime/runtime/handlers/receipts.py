@@ -8,7 +8,7 @@ import structlog
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.resources import RESOURCES
 from lbg_runtime.runtime.runners.failure_report import error_text, plain
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, facts_of
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling, facts_of
 from lbg_runtime.runtime.runners.pool import aside
 
 _log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class Receipt:
         self.message = message
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[None] = self._loop.create_future()
-        self.handling = CURRENT_HANDLING.get()
+        self.handling: Handling = CURRENT_HANDLING.get()
         """For the runtime: the handling that it settles."""
         self._counts = RESOURCES.get().counts
         self._attempt = self.handling.attempts
