@@ -262,7 +262,7 @@ def are_guards(books: PostgresBooks) -> None:
 
 
 @asynccontextmanager
-async def with_a_member(_: object) -> AsyncIterator[None]:
+async def with_a_member(_: object) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as tasks:
         member = App(handlers, "config.yaml", member_id="member-7")
         life = tasks.create_task(member.run())

@@ -27,6 +27,7 @@ class FailureArguments(TypedDict, total=False):
     """Arguments of a decorator, as in the section `failure` of the settings."""
 
     attempts: int | Literal["unlimited"]
+    """How many there are at most."""
     timeout: str
     """The longest time of one attempt: `30s`."""
     backoff: tuple[str, str]
