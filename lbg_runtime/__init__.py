@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lbg_runtime.model.message import Delivery, Headers, Message
     from lbg_runtime.publishing import open_publisher
     from lbg_runtime.runtime.app import App
-    from lbg_runtime.runtime.handlers.batches import Batch
+    from lbg_runtime.runtime.handlers.batches import Batch, BatchItem
     from lbg_runtime.runtime.handlers.middleware import Proceed
     from lbg_runtime.runtime.handlers.parameters import State
     from lbg_runtime.runtime.handlers.receipts import Receipt
@@ -32,6 +32,7 @@ __all__ = [
     "State",
     "Receipt",
     "Batch",
+    "BatchItem",
     "Proceed",
     "TerminalFailure",
     "open_publisher",
@@ -40,6 +41,7 @@ __all__ = [
 _HOMES = {
     "App": "lbg_runtime.runtime.app",
     "Batch": "lbg_runtime.runtime.handlers.batches",
+    "BatchItem": "lbg_runtime.runtime.handlers.batches",
     "Delivery": "lbg_runtime.model.message",
     "Headers": "lbg_runtime.model.message",
     "Handlers": "lbg_runtime.runtime.handlers.registry",

@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 from lbg_runtime import (
     App,
     Batch,
+    BatchItem,
     Delivery,
     Handlers,
     Headers,
@@ -40,7 +41,6 @@ from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import FencingToken
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
-from lbg_runtime.runtime.handlers.batches import BatchItem
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.testing import Attempt, BrokerOnPort, Group, Handled, HandlerFunction, LawsBroken, LifeState, Running
 
@@ -164,13 +164,17 @@ async def on_slow(receipt: Receipt, message: Message) -> "asyncio.Future[None]":
     return done
 
 
+def refuse(view: BatchItem[Order]) -> None:
+    view.fail(TerminalFailure("no such number"))
+
+
 @handlers.batch_handler("views/>", max_count=100, max_wait="50ms", attempts=3, then="dmq")
 async def on_views(views: Batch[Order], pool: State[Pool]) -> None:
     assert_type(views[0], BatchItem[Order])
     for view in views:
         assert_type(view.body, Order)
         if view.body.number < 0 and view.delivery.redelivered:
-            view.fail(TerminalFailure("no such number"))
+            refuse(view)
     print([await pool.price(view.body.fruit) for view in views[1:]])
 
 
