@@ -18,11 +18,7 @@ from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import bind_failed, subcode_and_reason
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
-from lbg_runtime.transport.solace.library import (
-    CLIENT_ERRORS,
-    IncompleteMessageDeliveryError,
-    Queue,
-)
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, IncompleteMessageDeliveryError, Queue
 from lbg_runtime.transport.solace.native import NativeFlowEvent
 from lbg_runtime.transport.solace.receive_path import MakePath
 from lbg_runtime.transport.solace.threads import ControlThreads
