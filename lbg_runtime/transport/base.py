@@ -194,6 +194,6 @@ class Browser(Protocol):
 
         A broker does not say where a queue ends, so reading ends when none has come for `quiet_s`. A queue that is fed
         more often than that is read for ever, unless `is_last` ends it: that is asked about each message, in order, and
-        the one for which it is True is the last one returned.
+        the one for which it is True is the last one returned. A cancelled call reads no further message.
         """
         ...

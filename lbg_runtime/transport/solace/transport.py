@@ -269,8 +269,21 @@ class SolaceTransport:
         return await self._threads.run(self._session_to("look for", queue).has_queue, queue)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
+        is_wanted = True
+
+        def is_enough(message: Message) -> bool:
+            return not is_wanted or (is_last is not None and is_last(message))
+
         session = self._session_to("browse", queue)
-        return await self._threads.run(session.browse, queue, round(quiet_s * 1_000), is_last)
+        browsing = self._threads.begin(session.browse, queue, round(quiet_s * 1_000), is_enough)
+        try:
+            await asyncio.wait([browsing])
+        except asyncio.CancelledError:
+            is_wanted = False
+            # It ends at its next message, or at the next pause.
+            await wait_to_the_end(asyncio.gather(browsing, return_exceptions=True))
+            raise
+        return browsing.result()
 
     # -- Messenger
 

@@ -37,6 +37,27 @@ async def test_closing_ends_a_browser_that_the_broker_has_not_answered(
             await browsing
 
 
+async def test_a_look_that_is_cancelled_reads_no_further(transport: SolaceTransport) -> None:
+    """It was read to its end, which does not come in a queue that is fed all the time."""
+    await publish(transport, 3)
+    loop, shown = asyncio.get_running_loop(), list[bytes]()
+
+    async def cancel() -> None:
+        browsing.cancel()
+        # The turn in which the task learns of it.
+        await asyncio.sleep(0)
+
+    def cancel_at_first(message: Message) -> bool:
+        shown.append(message.payload)
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result(PATIENCE_S)
+        return False
+
+    browsing = asyncio.ensure_future(transport.browse(QUEUE, 0.2, cancel_at_first))
+    with pytest.raises(asyncio.CancelledError):
+        await browsing
+    assert len(shown) == 1
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_queue_is_not_told_as_whole_when_the_connection_was_lost(
     broker: BrokerServer, make_transport: MakeTransport, *, comes_back: bool
