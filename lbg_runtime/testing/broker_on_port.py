@@ -13,7 +13,7 @@ import uvloop
 from lbg_runtime.broker.engine.answers import QueueStatus
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.server import DEFAULT_HOST, BrokerServer
-from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.errors import BrokerRefusal, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.testing.failures import NotReached
 
@@ -65,15 +65,23 @@ class BrokerOnPort:
     def start(self) -> None:
         """Listen. Call it once."""
         self._thread.start()
-        self._wait_for(self._server.start())
+        try:
+            self._wait_for(self._server.start())
+        except BaseException:
+            # A context that is not entered is not left either.
+            self.stop()
+            raise
         self.port = self._server.port
 
     def stop(self) -> None:
-        """Cut all connections, forget everything and end the thread."""
+        """Cut all connections, forget everything and end the thread. Idempotent; the last call."""
         self._place.close()
-        self._wait_for(self._server.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            self._wait_for(self._server.stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE_S)
         self._loop.close()
 
     def __enter__(self) -> Self:
@@ -144,4 +152,7 @@ class BrokerOnPort:
         return self._wait_for(on_loop())
 
     def _wait_for(self, doing: Coroutine[object, None, _Answer]) -> _Answer:
+        if not self._thread.is_alive():
+            doing.close()
+            raise UserError("BrokerOnPort", "a call while it does not run", "one between start and stop")
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result(PATIENCE_S)

@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
+from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import BrokerRefusal, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -43,6 +45,26 @@ def test_the_port_is_the_same_after_a_failure() -> None:
         broker.restore()
         assert broker.port == port
         assert broker.queue_status("q").depth == 0
+
+
+def test_it_may_be_stopped_again_or_before_it_was_started_and_says_so_when_it_is_called_then() -> None:
+    """A test that stopped the broker of the fixture failed at its end, and left a coroutine that nobody had awaited."""
+    BrokerOnPort().stop()
+    with BrokerOnPort() as broker:
+        broker.stop()
+        with pytest.raises(UserError, match="a call while it does not run"):
+            broker.client_names()
+
+
+def test_a_start_that_fails_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: BrokerServer) -> None:
+        raise UserError("smf", "no port", "a free one")
+
+    monkeypatch.setattr(BrokerServer, "start", fail)
+    before = threading.enumerate()
+    with pytest.raises(UserError, match="no port"), BrokerOnPort():
+        pass
+    assert threading.enumerate() == before
 
 
 def test_a_port_that_was_taken_meanwhile_is_told() -> None:
