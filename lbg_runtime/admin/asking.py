@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import anyio
 
+from lbg_runtime.model.sole_error import raise_alone
+
 REQUESTS_AT_ONCE = 8
 """Enough to ask a thousand queues within a second or two, and little for a broker."""
 
@@ -29,6 +31,5 @@ async def ask_each(items: Iterable[_Item], ask: Callable[[_Item], Awaitable[_Ans
             for _ in range(REQUESTS_AT_ONCE):
                 tasks.start_soon(take_turns)
     except ExceptionGroup as failures:
-        first = failures.exceptions[0]
-        raise first from first.__cause__
+        raise_alone(failures.exceptions[0])
     return [answers[number] for number in sorted(answers)]
