@@ -16,12 +16,15 @@ async def test_the_only_error_of_a_group_is_raised_with_its_cause() -> None:
 
 
 async def test_an_error_that_was_raised_while_another_one_was_handled_still_shows_that() -> None:
+    async def fail() -> None:
+        try:
+            {}["first"]
+        except KeyError:
+            raise ValueError("what")  # noqa: B904 - as users do
+
     with pytest.raises(ValueError, match="what") as raised, sole_error():
         async with asyncio.TaskGroup():
-            try:
-                raise KeyError("first")
-            except KeyError:
-                raise ValueError("what")  # noqa: B904 - as users do
+            await fail()
     assert isinstance(raised.value.__context__, KeyError)
     assert not raised.value.__suppress_context__
 
