@@ -63,6 +63,9 @@ class _Lent(sqlite3.Connection):
 
     is_lent = False
     is_misused = False
+    is_unfit = False
+    """Whether it could not write a mark. SQLite opens for reading what the disk does not let it open for writing, and
+    stays with that when the disk is well again."""
 
     def authorize(self, action: int, *_: object) -> int:
         """SQLite's question, as it compiles a statement, whether that may run."""
@@ -196,7 +199,7 @@ class SqliteGuard:
         finally:
             # Rolled back before it is closed: a cursor that an effect left half read would keep the lock.
             connection.rollback()
-            if is_lost or connection.is_misused or connection.in_transaction:
+            if is_lost or connection.is_misused or connection.is_unfit or connection.in_transaction:
                 # The connection may not be as it was. Such a cursor keeps savepoints from being released. If an effect
                 # has set the isolation level to None, that is set, although the commit that it implies was refused. And
                 # if it has set `autocommit` to False (Python 3.12), the connection begins a transaction whenever one
@@ -219,6 +222,9 @@ class SqliteGuard:
                 is_new = connection.execute(_MARK, row).rowcount > 0
             except UnicodeEncodeError as error:
                 raise TextNotHeld(self._scope, "UTF-8") from error
+            except sqlite3.OperationalError:
+                connection.is_unfit = True
+                raise
             if is_new:
                 self._run(waiting.effect, connection)
             connection.execute(_RELEASE)

@@ -1,4 +1,7 @@
-"""The SQLite guard between processes, and where its effects go wrong."""
+"""The SQLite guard between processes, and where its effects go wrong.
+
+More than 400 lines, as each of them needs the same bench.
+"""
 
 import asyncio
 import sqlite3
@@ -8,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -325,6 +329,22 @@ async def test_what_comes_while_somebody_keeps_the_lock_is_waited_for_as_long_as
     assert len(seconds) == LOCK_PATIENCE_S
     assert await bench.apply(message(2))
     somebody.close()
+
+
+async def test_a_database_that_the_disk_let_nobody_open_for_writing_is_opened_anew_for_the_next_attempt(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite opens it for reading then, as on a disk that was read-only for a while, and such a connection stays so."""
+    assert await bench.apply(message(1))
+    await bench.guard.close()
+    for_reading = partial(sqlite3.connect, f"file:{bench.path}?mode=ro", uri=True)
+    with monkeypatch.context() as ill:
+        ill.setattr(sqlite3, "connect", lambda _, **given: for_reading(**given))
+        for _ in range(2):
+            with pytest.raises(sqlite3.OperationalError, match="readonly database"):
+                await bench.apply(message(2))
+    assert await bench.apply(message(2))
+    assert await bench.written() == ["p1", "p2"]
 
 
 async def test_scopes_in_one_database_have_marks_of_their_own(bench: SqliteBench) -> None:
