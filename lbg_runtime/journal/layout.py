@@ -12,6 +12,7 @@ one, the verdict would be about other records.
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +30,7 @@ from lbg_runtime.journal.reader import (
     RecordFile,
     check_directory,
     files_of,
+    names_in,
     read_blocks,
 )
 from lbg_runtime.model.errors import UserError
@@ -81,9 +83,8 @@ def find_run(directory: Path) -> Path | None:
     """The run that is laid out in a directory, or one level below it; None if there is none. Raises `UserError` if
     there are several, or journals as well, or the directory cannot be read; and what `check_footers` raises."""
     check_directory(directory)
-    found = (
-        [directory] if _is_run(directory) else [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
-    )
+    below = [directory / name for name in sorted(names_in(directory)) if name.startswith(_RUN)]
+    found = [directory] if _is_run(directory) else [path for path in below if _is_run(path)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
         raise UserError(str(directory), f"{len(found)} runs", f"one of them, such as {names}")
@@ -229,8 +230,8 @@ def read_whole(run: Path) -> RunTables:
 
 
 def queues_of(run: Path) -> Sequence[int]:
-    """The queues that have a folder, in order."""
-    names = (path.name.removeprefix(_QUEUE) for path in run.glob(f"{_QUEUE}*"))
+    """The queues that have a folder, in order; raises `UserError`."""
+    names = (name.removeprefix(_QUEUE) for name in names_in(run) if name.startswith(_QUEUE))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -248,11 +249,11 @@ def read_records(run: Path, queues: Sequence[int], name: str) -> pa.Table:
 
 
 def paths_of(run: Path, queues: Sequence[int], name: str) -> Sequence[tuple[Path, int]]:
-    """The files of one kind of records of some queues, each with the number of the file that it was made from."""
-    folders = (run / f"{_QUEUE}{queue}" for queue in queues)
-    paths = (path for folder in folders for path in sorted(folder.glob(f"{name}-*.parquet")))
-    numbered = ((path, path.stem.removeprefix(f"{name}-")) for path in paths)
-    return [(path, int(number)) for path, number in numbered if number.isdecimal()]
+    """The files of one kind of records of some queues, each with the number of the file that it was made from; raises
+    `UserError`."""
+    form, folders = re.compile(rf"{name}-([0-9]+)\.parquet"), (run / f"{_QUEUE}{queue}" for queue in queues)
+    named = ((folder, found) for folder in folders for found in map(form.fullmatch, sorted(names_in(folder))) if found)
+    return [(folder / found[0], int(found[1])) for folder, found in named]
 
 
 def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:

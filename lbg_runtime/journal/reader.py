@@ -90,8 +90,22 @@ _Row = dict[str, object]
 
 
 def files_of(directory: Path, kind: FileKind) -> list[Path]:
-    """The record files of a kind, in the order of their numbers; none if there is no such directory."""
-    return sorted(directory.glob(f"*{FILE_SUFFIXES[kind]}"))
+    """The record files of a kind, in the order of their numbers; none if there is no such directory.
+
+    Raises `UserError` as `names_in`.
+    """
+    return sorted(directory / name for name in names_in(directory) if name.endswith(FILE_SUFFIXES[kind]))
+
+
+def names_in(directory: Path) -> Sequence[str]:
+    """What is in a directory, in no particular order; nothing if there is none. Raises `UserError` if it cannot be
+    listed, of which `Path.glob` says nothing: what is there would be missing from the run."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UserError(str(directory), str(error.strerror), "a directory that can be listed") from None
 
 
 def kind_of(name: str) -> FileKind:

@@ -1,5 +1,7 @@
 """Record files that grow are read line by line, each once, and judged on the way as they would be in the end."""
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -271,6 +273,24 @@ def test_journals_are_complete_until_the_newest_record_less_the_delay_or_until_w
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file or directory"):
         RunFollower(tmp_path / "nowhere")
+
+
+def test_a_directory_that_the_disk_does_not_list_for_a_while_is_named_and_read_on_with_the_next_look(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = folders
+    story().write(whole)
+    follower = RunFollower(whole)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as ill:
+        for name in ("listdir", "scandir"):
+            ill.setattr(os, name, refuse)
+        with pytest.raises(UserError, match="Too many open files; expected a directory that can be listed"):
+            follower.look()
+    assert follower.look().tables.dispatches.num_rows
 
 
 def test_a_file_that_has_become_shorter_is_named(folders: tuple[Path, Path]) -> None:

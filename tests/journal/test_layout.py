@@ -4,7 +4,9 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +368,25 @@ def test_a_full_disk_is_told_of_at_the_very_end_too(
     with pytest.raises(UserError, match=r"run=\.part: cannot be written: No space left on device"):
         lay_out(journals, tmp_path)
     assert list(tmp_path.glob("run=*")) == []
+
+
+@pytest.mark.parametrize("refused", ["run", "queue"])
+def test_a_folder_of_a_run_that_the_disk_does_not_list_is_told(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Otherwise its records would be missing from what is judged."""
+    run = lay_out(journals, tmp_path)
+    ill = run if refused == "run" else run / "queue=0"
+
+    def refuse(path: Path, take: Callable[[Path], object]) -> object:
+        if Path(path) == ill:
+            raise OSError(errno.EACCES, "Permission denied", str(path))
+        return take(path)
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, partial(refuse, take=getattr(os, name)))
+    with pytest.raises(UserError, match=rf"{ill.name}: Permission denied; expected a directory that can be listed"):
+        count_records(run)
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
