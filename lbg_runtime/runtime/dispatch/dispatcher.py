@@ -450,7 +450,9 @@ class Dispatcher:
         if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
             # The copy of a message that is being parked may have arrived between two tries, and may have been replayed
             # since. If the message went back, the next owner would handle it again.
-            outcome = _ACCEPTED if parking.was_parked(handling) else None
+            if parking.was_parked(handling):
+                self._troubles.moved(handling, handling.end_report or FOLLOWS, parking.parking)
+                outcome = _ACCEPTED
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
         self._on_end[handling.delivery.queue](handling)

@@ -479,6 +479,24 @@ async def test_what_is_or_was_parked_already_is_accepted_and_not_handled(rig, de
     assert [(end.outcome, end.attempts) for end in made.ends] == [(Outcome.ACCEPTED, 0)] * 2
 
 
+async def test_what_turns_out_to_be_parked_when_it_would_go_back_is_counted_and_told(rig, delivery):
+    """Its copy was not confirmed in time; what was parked already when it came is another's, and was told before."""
+    made = rig(_fail, failure={"attempts": 1, "then": "park"})
+    made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.HANDLE, was_parked=True))
+    with capture_logs() as lines:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1, "bad"))
+            await asyncio.sleep(10)
+            assert made.dispatcher.counts.parked == 0
+            made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+            await made.until_ended(1)
+            made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.DROP))
+            await made.handle(delivery(2, "bad"))
+    assert made.dispatcher.counts.parked == 1
+    [told] = [line for line in lines if line["event"] == "key_parked"]
+    assert (told["key"], told["to"]) == ("bad", "lbg-parked/orders/0")
+
+
 @pytest.mark.parametrize("then", ["error_queue", "stop"])
 async def test_a_failure_without_an_end_is_tried_again_for_ever(rig, delivery, then):
     calls = []
