@@ -447,12 +447,12 @@ class Dispatcher:
         """The one place where a delivery ends (L8)."""
         if handling.done_mono_ns:
             raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
-        if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
+        parking = self._parkings.get(handling.delivery.queue) if outcome is None else None
+        if parking is not None and parking.was_parked(handling):
             # The copy of a message that is being parked may have arrived between two tries, and may have been replayed
             # since. If the message went back, the next owner would handle it again.
-            if parking.was_parked(handling):
-                self._troubles.moved(handling, handling.end_report or FOLLOWS, parking.parking)
-                outcome = _ACCEPTED
+            self._troubles.moved(handling, handling.end_report or FOLLOWS, parking.parking)
+            outcome = _ACCEPTED
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
         self._on_end[handling.delivery.queue](handling)
