@@ -373,7 +373,8 @@ DURATION_METRICS: tuple[DurationMetric, ...] = (
     DurationMetric(
         "lbg_queue_pause_seconds",
         "Time from the moment a queue is fed to this member to the start of its first handling, including the wait for "
-        "a message. Together with the drain at the member that gave the queue, this is the pause of its move.",
+        "a message, without the wait for a batch or an application. Together with the drain at the member that gave "
+        "the queue, this is the pause of its move.",
         lambda one: one.meters.first_handlings,
     ),
 )

@@ -62,7 +62,7 @@ class MemberJournal:
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
         """Record that a delivery ended. `is_settled`: its settlement is handed over right after the next `flush`."""
         if self.meters is not None:
-            self.meters.ended(queue_index, handling, is_settled)
+            self.meters.ended(handling, is_settled)
         if self._writer is None or handling.attempts == 0:
             return
         delivery = handling.delivery

@@ -33,12 +33,10 @@ class MemberMeters:
             [("taken", "elected"), ("taken", "handback"), *(("given", cause.value) for cause in ReleaseCause)], 0
         )
         self._untouched: dict[int, int] = {}
-        """Queues that came to this member and of which nothing was handled yet, with the time (ns) when they came."""
+        """Queues that came to this member and of which nothing was started yet, with the time (ns) when they came."""
 
-    def ended(self, queue_index: int, handling: Handling, is_settled: bool) -> None:
+    def ended(self, handling: Handling, is_settled: bool) -> None:
         """Count a delivery that has ended; if `is_settled` is False, it is never settled here."""
-        if self._untouched and handling.attempts:
-            self._touched(queue_index, handling.start_mono_ns)
         if not is_settled:
             if handling.outcome is None:
                 self.returned += 1
@@ -74,6 +72,13 @@ class MemberMeters:
         if record.drain_ms is not None and ReleaseCause(record.cause).is_in_good_order:
             self._drains.count(record.drain_ms * 1_000_000)
 
+    def first_started(self, queue_index: int, start_ns: int) -> None:
+        """Count that the first handling of a queue that came to this member has begun. Not told when that ends, as
+        another may end before it, and one whose message is parked ends untold."""
+        taken_ns = self._untouched.pop(queue_index, None)
+        if taken_ns is not None:
+            self._first_handlings.count(start_ns - taken_ns)
+
     def read(self) -> MetersReading:
         """The counts until now."""
         return MetersReading(
@@ -87,10 +92,3 @@ class MemberMeters:
             first_handlings=self._first_handlings.read(),
             owner_changes=dict(self._owner_changes),
         )
-
-    def _touched(self, queue_index: int, start_ns: int) -> None:
-        taken_ns = self._untouched.get(queue_index)
-        # A handling that began before the queue came belongs to an earlier epoch.
-        if taken_ns is not None and start_ns >= taken_ns:
-            del self._untouched[queue_index]
-            self._first_handlings.count(start_ns - taken_ns)

@@ -292,6 +292,28 @@ async def test_a_member_tells_in_figures_what_it_has_done(trial, shown):
         assert sum(after.meters.first_handlings.counts) == sum(bool(queue.handled) for queue in after.queues)
 
 
+async def test_a_pause_ends_with_the_first_handling_of_a_queue_however_that_ends(trial, shown):
+    """Others of the queue may be handled before it has ended; and its message may be parked, of which there is no
+    record."""
+
+    async def work(message):
+        if message.key == "slow":
+            await asyncio.sleep(9)
+        if message.key == "bad":
+            raise ValueError("never")
+
+    ends, keys = {"failure": {"attempts": 1, "then": "park"}}, ("slow", "bad")
+    async with trial.running(*(trial.discovered(key, work=work, **ends, **ON) for key in keys)):
+        await asyncio.sleep(30)
+        for key in keys:
+            await publish(trial, key, 1)
+        await asyncio.sleep(3)
+        firsts = [shown[name].reading().meters.first_handlings for name in keys]
+        assert sum(sum(each.counts) for each in firsts) == 2, "nothing has been settled yet"
+        await asyncio.sleep(20)
+        assert [shown[name].reading().meters.first_handlings for name in keys] == firsts
+
+
 async def test_lanes_are_told_while_something_is_in_them(trial, shown):
     release = asyncio.Event()
 

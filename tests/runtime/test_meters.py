@@ -28,7 +28,7 @@ def changed(event, cause, *, queue=0, drain_ms=None, mono_ns=0):
 
 def test_a_settled_message_is_counted_with_its_wait_and_its_duration() -> None:
     meters = MemberMeters()
-    meters.ended(0, ended(received_ms=10, started_ms=14, done_ms=44), is_settled=True)
+    meters.ended(ended(received_ms=10, started_ms=14, done_ms=44), is_settled=True)
     read = meters.read()
     assert (read.waiting.sum_s, read.handling.sum_s) == (0.004, 0.03)
     assert (sum(read.waiting.counts), sum(read.handling.counts)) == (1, 1)
@@ -37,23 +37,23 @@ def test_a_settled_message_is_counted_with_its_wait_and_its_duration() -> None:
 
 def test_a_message_that_came_again_or_was_tried_again_is_counted_as_such() -> None:
     meters = MemberMeters()
-    meters.ended(0, ended(redelivered=True), is_settled=True)
-    meters.ended(0, ended(attempts=3), is_settled=True)
+    meters.ended(ended(redelivered=True), is_settled=True)
+    meters.ended(ended(attempts=3), is_settled=True)
     assert (meters.redelivered, meters.retried) == (1, 1)
 
 
 def test_what_is_not_settled_is_fenced_or_returned_and_has_no_duration() -> None:
     meters = MemberMeters()
-    meters.ended(0, ended(), is_settled=False)
-    meters.ended(0, ended(outcome=None), is_settled=False)
-    meters.ended(0, ended(attempts=0, outcome=None), is_settled=False)
+    meters.ended(ended(), is_settled=False)
+    meters.ended(ended(outcome=None), is_settled=False)
+    meters.ended(ended(attempts=0, outcome=None), is_settled=False)
     read = meters.read()
     assert (read.fenced, read.returned, sum(read.handling.counts)) == (1, 2, 0)
 
 
 def test_a_message_that_was_settled_unhandled_has_no_duration() -> None:
     meters = MemberMeters()
-    meters.ended(0, ended(attempts=0, outcome=Outcome.REJECTED), is_settled=True)
+    meters.ended(ended(attempts=0, outcome=Outcome.REJECTED), is_settled=True)
     assert (meters.retried, sum(meters.read().handling.counts)) == (0, 0)
 
 
@@ -84,14 +84,13 @@ def test_a_drain_is_one_in_good_order(cause, count) -> None:
     assert sum(meters.read().drains.counts) == count
 
 
-def test_a_pause_ends_with_the_first_handling_that_begins_after_the_queue_came() -> None:
+def test_a_pause_ends_when_the_first_handling_begins_after_the_queue_came() -> None:
     meters = MemberMeters()
     meters.owner_changed(changed("taken", "elected", queue=3, mono_ns=100_000_000))
-    meters.ended(2, ended(started_ms=120), is_settled=True)
-    meters.ended(3, ended(started_ms=90), is_settled=False)
-    assert sum(meters.read().first_handlings.counts) == 0, "of another queue, and of an earlier epoch"
-    meters.ended(3, ended(started_ms=130), is_settled=True)
-    meters.ended(3, ended(started_ms=500), is_settled=True)
+    meters.first_started(2, 120_000_000)
+    assert sum(meters.read().first_handlings.counts) == 0, "of another queue"
+    meters.first_started(3, 130_000_000)
+    meters.first_started(3, 500_000_000)
     assert (sum(meters.read().first_handlings.counts), meters.read().first_handlings.sum_s) == (1, 0.03)
 
 
@@ -99,5 +98,5 @@ def test_a_queue_that_goes_untouched_had_no_pause() -> None:
     meters = MemberMeters()
     meters.owner_changed(changed("taken", "elected"))
     meters.owner_changed(changed("given", "handback", drain_ms=0))
-    meters.ended(0, ended(started_ms=500), is_settled=True)
+    meters.first_started(0, 500_000_000)
     assert sum(meters.read().first_handlings.counts) == 0

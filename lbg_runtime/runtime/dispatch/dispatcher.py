@@ -51,6 +51,7 @@ from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
 
 OnEnd = Callable[[Handling], None]
 OnResumed = Callable[[int], None]
+OnFirstStart = Callable[[int], None]
 OnHoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
 
 # Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
@@ -107,6 +108,8 @@ class Dispatcher:
         self._known_routes = self._routes.known
         self._on_end: dict[QueueName, OnEnd] = {}
         self._on_hold_up: dict[QueueName, OnHoldUp] = {}
+        self._on_first_start: dict[QueueName, tuple[Epoch, OnFirstStart]] = {}
+        """Of flow handles of which nothing was started yet, if somebody wants to know."""
         self._starts = 0
         self._seen_ns = since_boot_ns()
         """When the loop was last known to be running."""
@@ -124,6 +127,14 @@ class Dispatcher:
         self._on_end[queue] = on_end
         if on_hold_up is not None:
             self._on_hold_up[queue] = on_hold_up
+
+    def tell_first_start(self, queue: QueueName, epoch: Epoch, tell: OnFirstStart) -> None:
+        """Call `tell` with the time (ns) when the first handler of a flow handle is started, also for a replay."""
+        self._on_first_start[queue] = epoch, tell
+
+    def tell_no_start(self, queue: QueueName) -> None:
+        """Take the wish for a queue's first start back; nothing happens if there is none."""
+        self._on_first_start.pop(queue, None)
 
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
         """Set where messages of a queue are parked; needed if a policy parks them."""
@@ -319,6 +330,8 @@ class Dispatcher:
             self._starts += 1
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
+            if self._on_first_start:
+                self._note_first_start(handling)
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
@@ -497,6 +510,13 @@ class Dispatcher:
             # the turn of the last attempt, if there was any. After a replay that went first, the lane counts afresh.
             tries = max(1, lane.attempt - max(1, handling.attempts) + 1)
             self._try_again_in(handling.route.policy.move_delay_ms(tries, self._random), lane)
+
+    def _note_first_start(self, handling: Handling) -> None:
+        own = self._replayed.get(handling.queue, handling.queue)
+        epoch, tell = self._on_first_start.get(own, (None, None))
+        if tell is not None and epoch == handling.epoch:
+            del self._on_first_start[own]
+            tell(handling.start_mono_ns)
 
     def _may_be_parked(self, handling: Handling) -> bool:
         """Whether the parking queue may have to judge the delivery. Called for every message."""

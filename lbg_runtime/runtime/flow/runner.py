@@ -59,6 +59,7 @@ from lbg_runtime.runtime.flow.owner import FlowOwner
 from lbg_runtime.runtime.flow.records import FlowRecords
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.runners.handling import Handling, facts_of
 from lbg_runtime.runtime.turns import Turns
@@ -566,9 +567,19 @@ class FlowRunner:
             self._hooks.drain(self.machine.epoch)
         elif after in (FlowState.ACTIVE, FlowState.UNBOUND):
             self._dispatcher.batch_turns.stay(self.machine.queue)
+        if self._journal.meters is not None:
+            self._watch_first_start(self._journal.meters, before)
         if after is FlowState.ACTIVE:
             # Recorded also when a hand-back was given up, as the last record said that the flow was draining.
             self._records.changed("active")
         elif after is FlowState.DRAINING:
             self._records.changed("draining", cause)
         self._owner.flow_changed(self)
+
+    def _watch_first_start(self, meters: MemberMeters, before: FlowState) -> None:
+        queue, after = self.machine.queue, self.machine.state
+        if after is FlowState.ACTIVE and before is not FlowState.DRAINING:
+            told = partial(meters.first_started, self.queue_index)
+            self._dispatcher.tell_first_start(queue, self.machine.epoch, told)
+        elif after is FlowState.UNBOUND:
+            self._dispatcher.tell_no_start(queue)
