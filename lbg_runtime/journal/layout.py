@@ -25,8 +25,7 @@ import pyarrow.parquet as pq
 
 from lbg_runtime.journal.footers import check_footers, note_footers
 from lbg_runtime.journal.reader import (
-    PART_COLUMNS,
-    TABLE_OF_RECORDS,
+    RECORD_KINDS,
     RecordFile,
     check_directory,
     files_of,
@@ -290,17 +289,16 @@ def _pour(
     parts: "_ByQueue",
     queues_of_column: Callable[[Ints], Ints],
 ) -> RecordFile:
-    """Read a file and write its records as they come, each to the queues that its column of `PART_COLUMNS` says; kinds
-    of records without such a column stay in the file's batches."""
+    """Read a file and write its records as they come, each to the queues that its `RecordKind.part_column` says;
+    kinds of records without such a column stay in the file's batches."""
 
     def divide(file: RecordFile, least: int) -> None:
-        for record_kind, column in PART_COLUMNS[kind].items():
-            if sum(batch.num_rows for batch in file.batches[record_kind]) < least:
+        for name, each in RECORD_KINDS[kind].items():
+            if each.part_column is None or sum(batch.num_rows for batch in file.batches[name]) < least:
                 continue
-            name = TABLE_OF_RECORDS[record_kind]
-            table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
-            file.batches[record_kind].clear()
-            parts.add(name, table, queues_of_column(table.column(column).to_numpy()))
+            table = pa.Table.from_batches(file.batches[name], each.schema)
+            file.batches[name].clear()
+            parts.add(each.table, table, queues_of_column(table.column(each.part_column).to_numpy()))
 
     try:
         for file in read_blocks(path, kind, number):

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import BinaryIO, NamedTuple, TypeGuard
 
 import orjson
 import pyarrow as pa
@@ -39,41 +39,38 @@ _WITH_FILES = f"a directory with *{FILE_SUFFIXES['journal']} and *{FILE_SUFFIXES
 
 _BLOCK_BYTES = 4 << 20
 
-RECORD_KINDS: Mapping[FileKind, Mapping[str, pa.Schema]] = {
-    "journal": {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES},
-    "ledger": {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED},
-}
-"""For each kind of file: the kinds of records of which tables are made, each with its schema."""
 
-TABLE_OF_RECORDS: Mapping[str, str] = {
-    "dispatch": "dispatches",
-    "flow": "flows",
-    "owner": "owners",
-    "stripes": "stripes",
-    "confirmed": "confirmed",
-    "unconfirmed": "unconfirmed",
-}
-"""The table of each kind of record, as `RunTables` names it."""
+class RecordKind(NamedTuple):
+    """A kind of record of which a table is made."""
 
-PART_COLUMNS: Mapping[FileKind, Mapping[str, str]] = {
-    "journal": {"dispatch": "queue", "flow": "queue"},
-    "ledger": {"confirmed": "shard", "unconfirmed": "shard"},
+    table: str
+    """As `RunTables` names it."""
+    schema: pa.Schema
+    part_column: str | None = None
+    """By which the records are divided among the parts of a run; None if they belong to the whole run."""
+    clocks: tuple[str, str] | None = None
+    """The columns, if any, that show the same moment on the wall clock (microseconds) and on the monotonic clock
+    (nanoseconds)."""
+
+
+RECORD_KINDS: Mapping[FileKind, Mapping[str, RecordKind]] = {
+    "journal": {
+        "dispatch": RecordKind("dispatches", DISPATCHES, "queue", ("t_done", "done_mono_ns")),
+        "flow": RecordKind("flows", FLOWS, "queue", ("t", "mono_ns")),
+        "owner": RecordKind("owners", OWNERS, clocks=("t", "mono_ns")),
+        "stripes": RecordKind("stripes", STRIPES, clocks=("t", "mono_ns")),
+    },
+    "ledger": {
+        "confirmed": RecordKind("confirmed", CONFIRMED, "shard"),
+        "unconfirmed": RecordKind("unconfirmed", UNCONFIRMED, "shard"),
+    },
 }
-"""For each kind of record: the column by which its records are divided among the parts of a run. Records of other kinds
-belong to the whole run."""
+"""For each kind of file: its kinds of records, as the records name them."""
 
 _TABLE_OF_FILES: Mapping[FileKind, tuple[str, pa.Schema]] = {
     "journal": ("journals", JOURNALS),
     "ledger": ("ledgers", LEDGERS),
 }
-
-_CLOCKS = {
-    "dispatch": ("t_done", "done_mono_ns"),
-    "flow": ("t", "mono_ns"),
-    "owner": ("t", "mono_ns"),
-    "stripes": ("t", "mono_ns"),
-}
-"""Columns that show the same moment on the wall clock (microseconds) and on the monotonic clock (nanoseconds)."""
 
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
 
@@ -139,10 +136,8 @@ def tables_of(kind: FileKind, files: Sequence["RecordFile"]) -> dict[str, pa.Tab
     """The tables that files of one kind make: those of the records that are in the files' batches, and that of the
     files."""
     tables = {
-        TABLE_OF_RECORDS[record_kind]: pa.Table.from_batches(
-            [batch for file in files for batch in file.batches[record_kind]], schema
-        )
-        for record_kind, schema in RECORD_KINDS[kind].items()
+        each.table: pa.Table.from_batches([batch for file in files for batch in file.batches[name]], each.schema)
+        for name, each in RECORD_KINDS[kind].items()
     }
     name, schema = _TABLE_OF_FILES[kind]
     return {**tables, name: pa.Table.from_pylist([file.row(schema) for file in files], schema)}
@@ -339,7 +334,7 @@ class RecordFile:
             self.facts.note_defect(number, f"{number - 1} records, but the close counts {row['written']}")
 
     def _append(self, kind: str, members: Sequence[tuple[int, _Row]]) -> None:
-        schema = RECORD_KINDS[self._kind][kind]
+        schema = RECORD_KINDS[self._kind][kind].schema
         batch = _to_batch([row for _, row in members], schema, self._kind, self._number)
         if batch is None and len(members) == 1:
             self._blame(members[0][0], f"a {kind} record with a missing or impossible value")
@@ -356,9 +351,10 @@ class RecordFile:
             self._note_clocks(kind, batch)
 
     def _note_clocks(self, kind: str, batch: pa.RecordBatch) -> None:
-        if kind not in _CLOCKS:
+        clocks = RECORD_KINDS[self._kind][kind].clocks
+        if clocks is None:
             return
-        wall, mono = (batch.column(name) for name in _CLOCKS[kind])
+        wall, mono = map(batch.column, clocks)
         self.facts.note_mono(pc.max(mono).as_py())
         if self.facts.wall_offset_ns is None:
             self.facts.wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()

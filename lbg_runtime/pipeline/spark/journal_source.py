@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
-from lbg_runtime.journal.reader import PART_COLUMNS, TABLE_OF_RECORDS, files_of, kind_of, open_records
+from lbg_runtime.journal.reader import RECORD_KINDS, files_of, kind_of, open_records
 from lbg_runtime.model.errors import UserError
 
 FORMAT = "lbg-journals"
@@ -125,9 +125,11 @@ class JournalReader(DataSourceStreamReader):
             # With this count, what lies in one queue may lie in two parts.
             file.facts.note_defect(1, f"queue_count {count}, but the run was divided by {parts} when this file came")
         rows: list[tuple[int, str, bytes]] = []
-        for record, column in PART_COLUMNS[kind].items():
-            for batch in file.batches[record]:
-                rows += [(part, TABLE_OF_RECORDS[record], _as_bytes(own)) for part, own in _cut(batch, column, parts)]
+        for name, each in RECORD_KINDS[kind].items():
+            if each.part_column is not None:
+                for batch in file.batches[name]:
+                    cut = _cut(batch, each.part_column, parts)
+                    rows += [(part, each.table, _as_bytes(own)) for part, own in cut]
         facts = pickle.dumps(file.facts)
         rows += [(part, f"{kind}s", facts) for part in range(parts)]
         columns = list(zip(*rows, strict=True))
