@@ -241,7 +241,11 @@ class ParkingWorld(RuleBasedStateMachine):
             if self.owner.read < len(self.log):
                 spooled = self.log[self.owner.read]
                 self.owner.read += 1
-                self.obey(self.owner.ledger.take(DeliveryId(spooled), self.parking[spooled]))
+                self.obey(self.owner.ledger.take(DeliveryId(spooled), self.as_read(self.parking[spooled])))
+
+    def as_read(self, entry: LedgerEntry) -> LedgerEntry:
+        """What the owner can read of an entry."""
+        return entry
 
     @rule(key=keys, is_good=st.booleans())
     def replay_ends(self, key: str, *, is_good: bool) -> None:

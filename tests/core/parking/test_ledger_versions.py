@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from lbg_runtime.core.parking.records import LedgerEntry, OwnerFence, ParkedMessage, ParkingOwner, UnreadEntry
-from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
 from tests.core.parking.test_ledger_laws import ParkingWorld, walk
 
@@ -33,13 +32,6 @@ class WorldOfTwoVersions(ParkingWorld):
         # The flow would be given up.
         if self.owner.ledger.obstacle is None:
             super().take_turn(key)
-
-    def read(self, count: int) -> None:
-        for _ in range(count):
-            if self.owner.read < len(self.log):
-                spooled = self.log[self.owner.read]
-                self.owner.read += 1
-                self.obey(self.owner.ledger.take(DeliveryId(spooled), self.as_read(self.parking[spooled])))
 
     def teardown(self) -> None:
         while not self.is_later(self.owner.ledger.owner):
