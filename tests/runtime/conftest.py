@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
@@ -237,6 +238,16 @@ class MemberTrial:
             shard = number % keys % 8
             stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: self._sequence[key]}
             await self._publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
+
+    async def publish_key(self, key: str, count: int) -> int:
+        """Publish so many messages of one key in the shard that it hashes to, numbered from 1; return the shard."""
+        publisher, shard = MemoryTransport(self.broker, f"publisher-{key}"), shard_of(HashFunction.CRC32, key, 8)
+        await publisher.open()
+        for number in range(1, count + 1):
+            stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+            await publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
+        await publisher.close()
+        return shard
 
     async def feed(self, count: int) -> None:
         """Publish when every queue is fed, and wait until nothing is left in any."""

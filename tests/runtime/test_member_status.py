@@ -20,7 +20,7 @@ from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.status.health import has_started, lacks
@@ -61,15 +61,6 @@ def states(picture):
 
 def owned(picture):
     return sorted(queue for queue, state in states(picture).items() if state is FlowState.ACTIVE)
-
-
-async def publish(trial, key, count):
-    publisher = MemoryTransport(trial.broker, f"publisher-{key}")
-    await publisher.open()
-    for number in range(1, count + 1):
-        stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
-        await publisher.send(Message(f"h/{shard_of(HashFunction.CRC32, key, 8)}/orders/new", b"x", stamps))
-    await publisher.close()
 
 
 async def test_members_show_what_they_own_and_whom_they_see(trial, shown):
@@ -243,7 +234,7 @@ async def test_a_key_is_shown_by_its_owner_and_by_others(trial, shown):
 
     async with trial.running(trial.discovered("a", work=work, **ON), trial.discovered("b", work=work, **ON)):
         await asyncio.sleep(30)
-        await publish(trial, "slow", 5)
+        await trial.publish_key("slow", 5)
         await asyncio.sleep(1)
         pictures = {name: shown[name].key("slow") for name in "ab"}
         (owner,) = [name for name, picture in pictures.items() if picture.is_known]
@@ -281,8 +272,8 @@ async def test_a_member_tells_in_figures_what_it_has_done(trial, shown):
             ("taken", "elected"): 4
         }
         assert (before.has_started, before.is_ready, before.restriping) == (True, True, None)
-        await publish(trial, "good", 5)
-        await publish(trial, "bad", 1)
+        await trial.publish_key("good", 5)
+        await trial.publish_key("bad", 1)
         await trial.until(lambda: len(trial.handled) == 6)
         await asyncio.sleep(1)
         after = shown["a"].reading()
@@ -321,7 +312,7 @@ async def test_lanes_are_told_while_something_is_in_them(trial, shown):
         await release.wait()
 
     async with trial.at_work(trial.discovered("a", work=work, **ON)):
-        await publish(trial, "k", 4)
+        await trial.publish_key("k", 4)
         await asyncio.sleep(1)
         reading = shown["a"].reading()
         assert (reading.lanes.lanes, reading.lanes.running, reading.lanes.waiting) == (1, 1, 3)
@@ -342,8 +333,8 @@ async def test_keys_that_hold_others_up_and_bad_messages_are_in_the_figures(tria
     dispatch = {"stuck_key": "5s", "slow_handler": "5s", "max_waiting_per_key": 2, "missing_key": "no_order"}
     async with trial.at_work(trial.discovered("a", work=work, hooks=hooks, dispatch=dispatch, **ON)):
         assert shown["a"].reading().keys == KeysReading()
-        await publish(trial, "k", 4)
-        await publish(trial, "l", 1)
+        await trial.publish_key("k", 4)
+        await trial.publish_key("l", 1)
         other = MemoryTransport(trial.broker, "other")
         await other.open()
         await other.send(Message("h/0/bills/new", b"no number"))
@@ -370,7 +361,7 @@ async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
     failure = {"attempts": 1, "then": "stop"}
     async with trial.at_work(trial.discovered("a", work=work, failure=failure, **ON)):
         assert shown["a"].reading().troubles.stopped == 0
-        await publish(trial, "k", 1)
+        await trial.publish_key("k", 1)
         await trial.until(lambda: shown["a"].reading().troubles.stops == 1)
         stopped = [flow.queue for flow in shown["a"].picture().flows if flow.is_stopped]
         assert stopped == [shown["a"].key("k").queue]

@@ -50,18 +50,6 @@ async def asking(trial, settings):
         await session.close()
 
 
-async def publish(trial, key, count):
-    """Messages of a key, in the shard that it hashes to."""
-    publisher = MemoryTransport(trial.broker, "keyed-publisher")
-    await publisher.open()
-    shard = shard_of(HashFunction.CRC32, key, 8)
-    for number in range(1, count + 1):
-        stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
-        await publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
-    await publisher.close()
-    return shard
-
-
 async def test_a_group_tells_who_is_there_and_who_owns_what(trial, asking):
     async with trial.at_work(trial.discovered("a"), trial.discovered("b", membership={"weight": 3})):
         await asyncio.sleep(30)
@@ -141,7 +129,7 @@ async def test_a_key_is_told_with_what_is_in_flight_and_what_waits(trial, asking
 
     async with trial.running(trial.discovered("a", work=work), trial.discovered("b", work=work)):
         await asyncio.sleep(30)
-        shard = await publish(trial, "slow", 5)
+        shard = await trial.publish_key("slow", 5)
         await asyncio.sleep(7)
         answers, _ = await (await asking()).look_for_key("slow", 5)
         (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
@@ -168,7 +156,7 @@ async def test_a_key_that_is_parked_is_told_as_such(trial, asking):
     park = {"failure": {"attempts": 1, "then": "park"}}
     async with trial.running(trial.discovered("a", work=work, **park), trial.discovered("b", work=work, **park)):
         await asyncio.sleep(30)
-        await publish(trial, "bad", 5)
+        await trial.publish_key("bad", 5)
         await trial.until(lambda: sum(trial.depths()) == 0)
         answers, _ = await (await asking()).look_for_key("bad", 5)
         (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
@@ -183,7 +171,7 @@ async def test_a_message_that_was_moved_away_is_not_told_as_handled(trial, askin
 
     moves = {"failure": {"attempts": 2, "then": then}, "group": {"provision": "create_missing"}}
     async with trial.at_work(trial.discovered("a", work=work, **moves)):
-        await publish(trial, "bad", 1)
+        await trial.publish_key("bad", 1)
         await trial.until(lambda: sum(trial.depths()) == 0)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
         assert (answer.sight.last.number, answer.sight.last.attempts, answer.sight.last.outcome) == (1, 2, outcome)
@@ -200,7 +188,7 @@ async def test_a_queue_that_a_message_has_stopped_is_told_of_the_group_and_of_it
     with capture_logs() as logs:
         async with trial.at_work(trial.discovered("a", work=work, **stops)):
             observer = await asking()
-            await publish(trial, "bad", 1)
+            await trial.publish_key("bad", 1)
             await trial.until(lambda: any(log["event"] == "queue_stopped" for log in logs))
             (stopped,) = [log["queue"] for log in logs if log["event"] == "queue_stopped"]
             answers = [(await observer.look_for_key(f"k{number}", 5))[0] for number in range(12)]
@@ -219,7 +207,7 @@ async def test_the_answer_of_an_older_member_says_less(trial, asking, monkeypatc
         ControlPlane, "_say", lambda self, message: None if isinstance(message, KeyDetail) else say(self, message)
     )
     async with trial.at_work(trial.discovered("a", work=work)):
-        await publish(trial, "bad", 1)
+        await trial.publish_key("bad", 1)
         await asyncio.sleep(5)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
         assert (answer.sight.head.number, answer.sight.head.topic, answer.sight.head.error) == (1, None, None)
@@ -232,7 +220,7 @@ async def test_a_key_that_fails_is_told_with_its_error_its_attempts_and_its_next
     sections = {"failure": {"backoff": {"initial": "100s", "maximum": "100s"}}}
     async with trial.running(trial.discovered("a", work=work, **sections)):
         await asyncio.sleep(10)
-        await publish(trial, "bad", 2)
+        await trial.publish_key("bad", 2)
         await asyncio.sleep(130)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
         head = answer.sight.head
@@ -309,7 +297,7 @@ async def test_only_the_newest_keys_are_remembered(trial, asking, monkeypatch):
     monkeypatch.setattr("lbg_runtime.runtime.dispatch.key_book.MAX_KEYS_REMEMBERED", 4)
     async with trial.at_work(trial.discovered("a")):
         for key in "abcde":
-            await publish(trial, key, 1)
+            await trial.publish_key(key, 1)
             await trial.until(lambda key=key: key in trial.sequences())
         known = []
         for key in "abcde":
@@ -328,7 +316,7 @@ async def test_a_handler_that_outlived_its_flow_is_told_beside_the_new_owner(tri
 
     async with trial.running(trial.discovered("a", work=work), trial.discovered("b", work=work)):
         await asyncio.sleep(30)
-        shard = await publish(trial, "k", 1)
+        shard = await trial.publish_key("k", 1)
         owner = trial.active()[shard % 4]
         await asyncio.sleep(1)
         trial.sessions[owner].drop_connection(reconnect_after_s=2)

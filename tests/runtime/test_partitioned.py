@@ -60,16 +60,6 @@ class Story(Visitors):
     def member(self, index):
         return self.trial.discovered(f"member-{index}", work=self.work, **SECTIONS)
 
-    async def play(self, *, with_outages):
-        trial = self.trial
-        async with trial.running(self.member(0)):
-            others = [asyncio.ensure_future(self.come_and_go(index, with_outages)) for index in (1, 2)]
-            for _ in range(ROUNDS):
-                await trial.publish(KEYS, KEYS)
-                await asyncio.sleep(self.chance.uniform(0, 1))
-            await asyncio.gather(*others)
-            await trial.until(lambda: sum(trial.depths()) == 0, within_s=3_600)
-
 
 async def test_members_share_the_partitions_and_each_key_is_with_one(shared):
     members = [shared.discovered(f"member-{index}", **SECTIONS) for index in range(3)]
@@ -86,7 +76,8 @@ async def test_members_share_the_partitions_and_each_key_is_with_one(shared):
 @pytest.mark.parametrize("seed", range(4))
 async def test_members_that_come_and_go_keep_the_order_without_overlap(shared, seed):
     story = Story(shared, seed)
-    await story.play(with_outages=False)
+    async with shared.running(story.member(0)):
+        await story.play(ROUNDS, KEYS, with_outages=False)
     assert first_handlings(shared.sequences()) == EVERYTHING
     assert story.overlaps == []
     assert len(shared.handled) == KEYS * ROUNDS, "nothing was handled twice, as nothing was lost from sight"
@@ -95,7 +86,8 @@ async def test_members_that_come_and_go_keep_the_order_without_overlap(shared, s
 @pytest.mark.parametrize("seed", range(100, 104))
 async def test_outages_cost_repetition_and_never_a_message_or_its_place(shared, seed):
     story = Story(shared, seed)
-    await story.play(with_outages=True)
+    async with shared.running(story.member(0)):
+        await story.play(ROUNDS, KEYS, with_outages=True)
     assert first_handlings(shared.sequences()) == EVERYTHING
 
 

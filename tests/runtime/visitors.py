@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Visitors:
-    """Makes no member itself: `member(index)` is to be added. Member 0 is there all the time."""
+    """Makes no member itself: `member(index)` is to be added. The caller runs member 0, all the time."""
 
     def __init__(self, trial, seed):
         self.trial = trial
@@ -29,6 +29,16 @@ class Visitors:
                     raise ValueError("bad luck")
         finally:
             self.running[message.key] -= 1
+
+    async def play(self, rounds, keys, *, with_outages):
+        """While member 0 runs: publish a message of each key in each round; ends when all that was published is
+        handled."""
+        others = [asyncio.ensure_future(self.come_and_go(index, with_outages)) for index in (1, 2)]
+        for _ in range(rounds):
+            await self.trial.publish(keys, keys)
+            await asyncio.sleep(self.chance.uniform(0, 1))
+        await asyncio.gather(*others)
+        await self.trial.until(lambda: sum(self.trial.depths()) == 0, within_s=3_600)
 
     async def come_and_go(self, index, with_outages):
         for _ in range(3):

@@ -10,7 +10,6 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.cli.group.text import picture_as_object, remarks
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.runtime.parking.stay import ParkingStay
@@ -33,15 +32,6 @@ SHUT_S = 100
 async def refuse(message):
     if message.key == KEY:
         raise ValueError("no")
-
-
-async def publish(trial, count):
-    publisher = MemoryTransport(trial.broker, "keyed-publisher")
-    await publisher.open()
-    for number in range(1, count + 1):
-        stamps = {PARTITION_KEY_PROPERTY: KEY, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
-        await publisher.send(Message(f"h/{SHARD}/orders/new", b"x", stamps))
-    await publisher.close()
 
 
 async def ready(trial):
@@ -74,7 +64,7 @@ async def owners_answer(observer):
 async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
     async with trial.running(trial.discovered("a", work=refuse, **PARK)):
         await ready(trial)
-        await publish(trial, 5)
+        await trial.publish_key(KEY, 5)
         await trial.until(lambda: shown["a"].reading().parking.messages == 5)
         assert (await owners_answer(observer)).wait is None
         assert not lacks(shown["a"].picture())
