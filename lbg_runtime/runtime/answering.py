@@ -28,6 +28,7 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
 from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +46,7 @@ class Answerer:
         membership: MembershipMachine,
         flow_reports: Callable[[], Mapping[QueueName, FlowReport]],
         keys: KeyBook,
+        dispatcher: Dispatcher,
         handled: Callable[[], Mapping[int, int]],
         say: Callable[[ControlMessage | Inquiry], None],
     ) -> None:
@@ -52,6 +54,7 @@ class Answerer:
         self._membership = membership
         self._flow_reports = flow_reports
         self._keys = keys
+        self._dispatcher = dispatcher
         self._handled = handled
         self._say = say
         self._gate = QuestionGate()
@@ -68,7 +71,7 @@ class Answerer:
             self._say(self._membership.heartbeat(reports))
             self._tell_waits(message)
             self._tell_stopped(message, reports)
-            facts = VERSION, self._keys.keys_parked(), self._handled()
+            facts = VERSION, self._dispatcher.parked().keys, self._handled()
             self._say(MemberFacts(self._membership.stamp(), message.question, *facts))
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
@@ -89,18 +92,18 @@ class Answerer:
         if head is not None or outcome is not None:
             topic, error = (None, None) if head is None else (head.topic, head.error)
             self._say(KeyDetail(self._membership.stamp(), asked.question, topic, error, outcome))
-        if flow is not None and self._keys.is_stopped(queue, flow.epoch):
+        if flow is not None and self._dispatcher.is_stopped(queue, flow.epoch):
             self._say(QueueStopped(self._membership.stamp(), asked.question))
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
 
     def _tell_stopped(self, asked: GroupQuestion, reports: Mapping[QueueName, FlowReport]) -> None:
         owned = ((queue, flow.epoch) for queue, flow in reports.items() if flow.is_owner)
-        stopped = tuple(queue for queue, epoch in owned if self._keys.is_stopped(queue, epoch))
+        stopped = tuple(queue for queue, epoch in owned if self._dispatcher.is_stopped(queue, epoch))
         if stopped:
             self._say(StoppedQueues(self._membership.stamp(), asked.question, stopped))
 
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:
-        found = self._keys.parking_waits()
+        found = self._dispatcher.parking_waits()
         if found:
             # These are the broker's words: any text.
             length = max(1, min(MAX_TEXT_LENGTH, _REASONS_CHARS // len(found)))

@@ -49,6 +49,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.control_machine import PARKS
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow.runner import FlowRunner
@@ -70,6 +71,7 @@ class ControlPlane:
         machine: ControlPlaneMachine,
         runners: Sequence[FlowRunner],
         keys: KeyBook,
+        dispatcher: Dispatcher,
         recorder: FlightRecorder,
         on_refused: Callable[[LbgError], None],
         add_flows: AddFlows,
@@ -86,7 +88,7 @@ class ControlPlane:
         self._topic = topic
         self._subscription = KeptSubscription(session, topic, self._arrived)
         self._runners = {runner.machine.queue: runner for runner in runners}
-        self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._handled, self._say)
+        self._answerer = Answerer(machine.membership, machine.flow_reports, keys, dispatcher, self._handled, self._say)
         self._recorder = recorder
         recorder.listen_to(machine.membership.owner_of, machine.rebalance.accepted)
         self._on_refused = on_refused

@@ -157,6 +157,7 @@ class Supervisor:
             machine,
             self.runners,
             self._key_book,
+            self._dispatcher,
             self._recorder,
             self._refuse,
             self._add_flows,

@@ -18,8 +18,10 @@ from lbg_runtime.core.group.control_messages import (
     StateRequest,
 )
 from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.metrics.reading import ParkingReading
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.runtime.answering import Answerer
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
 HEADER = Header(GroupName("orders"), MemberId("m"), Life(1, 1), 1)
@@ -37,7 +39,8 @@ async def test_reasons_are_shortened_so_that_those_of_a_thousand_queues_are_sent
     answerer = Answerer(
         cast(MembershipMachine, membership),
         dict,
-        cast(KeyBook, SimpleNamespace(parking_waits=lambda: waits, keys_parked=lambda: 0)),
+        cast(KeyBook, None),
+        cast(Dispatcher, SimpleNamespace(parking_waits=lambda: waits, parked=ParkingReading)),
         dict,
         lambda message: sent.append(decode(encode(message), HEADER.group)),
     )

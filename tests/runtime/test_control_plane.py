@@ -96,6 +96,7 @@ async def running(
         runners,
         ignored,
         ignored,
+        ignored,
         on_refused,
         ignored,
         ignored,

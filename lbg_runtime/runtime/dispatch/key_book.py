@@ -1,6 +1,5 @@
 """What this member knows about a key, to answer questions: where it belongs, what waits, what was handled last."""
 
-from collections.abc import Mapping
 from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import (
@@ -9,14 +8,13 @@ from lbg_runtime.core.group.control_messages import (
     LaneHead,
     LastHandled,
     LastOutcome,
-    ParkingWait,
 )
 from lbg_runtime.core.lanes import LaneSight, LaneStage
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
@@ -82,18 +80,6 @@ class KeyBook:
             head=None if looked is None else _head(looked, now_ns),
             last=None if last is None else _last(last, now_ns),
         )
-
-    def parking_waits(self) -> Mapping[QueueName, ParkingWait]:
-        """See `Dispatcher.parking_waits`."""
-        return self._dispatcher.parking_waits()
-
-    def keys_parked(self) -> int:
-        """Keys parked in the queues that this member owns; those of `parking_waits` are left out."""
-        return self._dispatcher.parked().keys
-
-    def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
-        """See `Dispatcher.is_stopped`."""
-        return self._dispatcher.is_stopped(queue, epoch)
 
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
