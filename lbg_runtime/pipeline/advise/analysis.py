@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +24,7 @@ from lbg_runtime.pipeline.advise.skew import (
     spread_of,
 )
 from lbg_runtime.pipeline.advise.timeline import Timeline, timeline_of
+from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.schema import RunTables
 
 HOT_KEYS = 10
@@ -117,7 +117,7 @@ def analyse(
         raise UserError(where, "no message with a key in the journals", "messages that are hashed by key")
     table = _key_table(keyed)
     names, shards = table["key"].to_pylist(), table["shard"].to_pylist()
-    counts = table["messages"].to_numpy().astype(np.float64)
+    counts = ints(table, "messages").astype(np.float64)
     found = function or detect(dict(zip(names[:1_000], shards[:1_000], strict=True)), hash_count)
     if found is None:
         raise UserError(
@@ -205,9 +205,9 @@ def _hot_keys(table: pa.Table, total: float, queue_count: int) -> list[HotKey]:
 def _members(tables: RunTables) -> list[MemberLoad]:
     names = tables.journals["member"].to_pylist()
     dispatches = tables.dispatches
-    journals = _numpy(dispatches, "journal")
-    start, done = _numpy(dispatches, "start_mono_ns"), _numpy(dispatches, "done_mono_ns")
-    queues = _numpy(dispatches, "queue")
+    journals = ints(dispatches, "journal")
+    start, done = ints(dispatches, "start_mono_ns"), ints(dispatches, "done_mono_ns")
+    queues = ints(dispatches, "queue")
     found: dict[str, tuple[int, float, float, set[int]]] = {}
     for number, name in enumerate(names):
         if name is None:
@@ -235,11 +235,6 @@ def _members(tables: RunTables) -> list[MemberLoad]:
         )
         for name, (messages, busy, lasted, seen) in sorted(found.items())
     ]
-
-
-def _numpy(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = table[column].to_numpy()
-    return found
 
 
 def _recommendations(

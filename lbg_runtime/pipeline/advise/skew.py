@@ -64,10 +64,6 @@ def hashes_of(function: HashFunction, keys: Sequence[str]) -> Numbers:
     return np.array(found, np.int64)
 
 
-def shard_loads(hashes: Numbers, loads: Loads, hash_count: int) -> Loads:
-    return loads_by(hashes % hash_count, loads, hash_count)
-
-
 def queue_loads(shards: Loads, queue_count: int) -> Loads:
     """The load of each queue, from those of the shards."""
     return loads_by(np.arange(len(shards)) % queue_count, shards, queue_count)
@@ -83,7 +79,7 @@ def cuts(hashes: Numbers, loads: Loads, hash_counts: Sequence[int], queue_counts
     found = []
     total = float(loads.sum())
     for hash_count in hash_counts:
-        shards = shard_loads(hashes, loads, hash_count)
+        shards = loads_by(hashes % hash_count, loads, hash_count)
         of_shards = spread_of(shards)
         for queue_count in queue_counts:
             if queue_count <= hash_count:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.schema import RunTables
 
@@ -37,21 +38,21 @@ class Timeline:
 def timeline_of(tables: RunTables, hash_count: int) -> Timeline:
     """The timeline of a run in which something was handled."""
     dispatches, lives = tables.dispatches, read_lives(tables.journals)
+    journal, done_ns = ints(dispatches, "journal"), ints(dispatches, "done_mono_ns")
     # Not by the wall clock of each record: it may have been set meanwhile.
-    offsets_ns = lives.offset_ns[dispatches["journal"].to_numpy()] + lives.wall_ns
-    ended = (dispatches["done_mono_ns"].to_numpy() + offsets_ns) // 1_000
+    ended = (done_ns + lives.offset_ns[journal] + lives.wall_ns) // 1_000
     begin = int(ended.min())
     slice_us = max(1, -(-(int(ended.max()) - begin + 1) // BINS))
     slices = (ended - begin) // slice_us
     slice_count = int(slices.max()) + 1
 
     names = tables.journals["member"].to_pylist()
-    members = sorted({names[number] for number in np.unique(dispatches["journal"].to_numpy())} - {None})
+    members = sorted({names[number] for number in np.unique(journal)} - {None})
     place = np.array([members.index(name) if name in members else -1 for name in names], np.int64)
-    by = place[dispatches["journal"].to_numpy()]
+    by = place[journal]
 
     # Messages without a shard are counted in none.
-    shards = dispatches["shard"].fill_null(-1).to_numpy().astype(np.int64)
+    shards = ints(dispatches, "shard", -1)
     is_hashed = (shards >= 0) & (shards < hash_count) & (by >= 0)
     size = (max(1, len(members)), hash_count, slice_count)
     flat = np.ravel_multi_index((by[is_hashed], shards[is_hashed], slices[is_hashed]), size)
@@ -59,7 +60,7 @@ def timeline_of(tables: RunTables, hash_count: int) -> Timeline:
     messages = counted.sum(axis=0)
     owner = np.where(messages > 0, counted.argmax(axis=0), -1)
 
-    took_ms = (dispatches["done_mono_ns"].to_numpy() - dispatches["receive_mono_ns"].to_numpy()) / 1e6
+    took_ms = (done_ns - ints(dispatches, "receive_mono_ns")) / 1e6
     order = np.argsort(slices, kind="stable")
     edges = np.searchsorted(slices[order], np.arange(slice_count + 1))
     lines: list[list[float | None]] = [[], [], []]
