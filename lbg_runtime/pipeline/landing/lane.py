@@ -67,7 +67,8 @@ class LaneWriter:
         self._segment_bytes = segment_bytes
         self._segment: SegmentWriter | None = None
         self._lock: int | None = None
-        self._rows = 0
+        self.rows = 0
+        """Rows that are durable."""
         self.bytes = 0
         """Bytes written to its segments so far."""
         folder = root / queue_folder(queue)
@@ -90,13 +91,8 @@ class LaneWriter:
         """`queue=003/lane=...`, as in `LandingLog.lanes`."""
         return f"{self._folder.parent.name}/{self._folder.name}"
 
-    @property
-    def rows(self) -> int:
-        """Rows that are durable."""
-        return self._rows
-
-    def append(self, batch: pa.RecordBatch) -> int:
-        """Flush rows; on return they are durable, in the lane's place. Return the number of rows of the lane.
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Flush rows; on return they are durable, in the lane's place.
 
         Raises `LandingWriteFailed`, also if the lane was moved or removed; the lane is then closed, and removed if
         nothing has landed in it.
@@ -109,9 +105,10 @@ class LaneWriter:
             if self._segment is None or self._segment.bytes >= self._segment_bytes:
                 if self._segment is not None:
                     self._segment.close()
-                self._segment = SegmentWriter(self._folder, self._rows, is_synced=self._is_synced)
+                self._segment = SegmentWriter(self._folder, self.rows, is_synced=self._is_synced)
             before = self._segment.bytes
-            self._rows = self._segment.append(batch)
+            self._segment.append(batch)
+            self.rows = self._segment.rows
             self.bytes += self._segment.bytes - before
         except BaseException:
             # A disk that refuses is tried again every few seconds, with a new lane each time.
@@ -119,7 +116,6 @@ class LaneWriter:
                 _discard(self._folder)
             self.close()
             raise
-        return self._rows
 
     def close(self) -> None:
         """Write nothing more. Idempotent; raises nothing."""
@@ -150,7 +146,7 @@ class LaneWriter:
 
     def _may_have_rows(self) -> bool:
         """Whether any of its rows was acknowledged, or may have been seen by a reader."""
-        if self._rows:
+        if self.rows:
             return True
         try:
             # A flush that failed after its entry was written is visible to readers, though nobody acknowledges it.

@@ -92,8 +92,8 @@ class SegmentWriter:
             self.close()
             raise LandingWriteFailed(str(self._path), error.strerror or str(error)) from error
 
-    def append(self, batch: pa.RecordBatch) -> int:
-        """Flush rows; on return they are durable, and the number of rows of the lane is returned.
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Flush rows; on return they are durable.
 
         `batch` has `LANDING_SCHEMA` and at least one row. Raises `LandingWriteFailed`, after which the segment is
         unusable.
@@ -127,7 +127,6 @@ class SegmentWriter:
         self.rows, self.bytes = entry.rows, entry.data_bytes
         self._index_bytes += ENTRY_BYTES
         self._low, self._high = entry.segment_low, entry.segment_high
-        return self.rows
 
     def close(self) -> None:
         """Close the files. Idempotent; raises nothing."""

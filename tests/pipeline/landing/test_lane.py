@@ -331,4 +331,4 @@ def test_nor_in_another_log(log_on_disk: LogOnDisk) -> None:
     assert [path.name for path in log_on_disk.root.iterdir()] == ["landing.json"]
     shutil.rmtree(log_on_disk.root)
     away.rename(log_on_disk.root)
-    assert begin().append(rows([id_of("k", 1)])) == 1
+    begin().append(rows([id_of("k", 1)]))

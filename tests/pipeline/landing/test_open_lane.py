@@ -250,7 +250,7 @@ async def test_after_a_flush_that_failed_another_lane_is_begun(bench: Bench, mon
     await bench.land(1)
     append = lane_module.SegmentWriter.append
 
-    def fail(self: lane_module.SegmentWriter, batch: object) -> int:
+    def fail(self: lane_module.SegmentWriter, batch: object) -> None:
         append(self, batch)
         raise LandingWriteFailed("lane", "Input/output error")
 
@@ -274,13 +274,12 @@ async def test_rows_of_a_foreign_publisher_come_once_though_flushes_failed_when_
     # Every row is a batch of its own, as where payloads are large.
     monkeypatch.setattr(rows, "FLUSH_BYTES", 1)
     append = lane_module.SegmentWriter.append
-    appended: list[int] = []
+    appends = itertools.count(1)
 
-    def fail_at_the_end(self: lane_module.SegmentWriter, batch: object) -> int:
-        appended.append(append(self, batch))
-        if len(appended) in (3, 5):
+    def fail_at_the_end(self: lane_module.SegmentWriter, batch: object) -> None:
+        append(self, batch)
+        if next(appends) in (3, 5):
             raise LandingWriteFailed("lane", "Input/output error")
-        return appended[-1]
 
     async def land(*numbers: int) -> None:
         await asyncio.gather(*(bench.land(number, made=foreign) for number in numbers))
