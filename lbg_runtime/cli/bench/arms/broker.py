@@ -6,8 +6,8 @@ Reports what it took as one JSON line. Counts and order are checked here.
 import sys
 from time import perf_counter, process_time
 
-from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import (
+    PAYLOAD_BYTES,
     WINDOW,
     RawClient,
     UnexpectedAnswer,
@@ -17,6 +17,8 @@ from lbg_runtime.cli.bench.arms.raw_client import (
     message_frame,
     number_in,
     numbered,
+    queue_name,
+    topic_of,
 )
 from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.quantile import quantile
@@ -73,8 +75,8 @@ def consume(host: str, count: int, *, bare: bool = False) -> dict[str, object]:
         for raw in client.frames():
             if not is_message(raw):
                 continue
-            if number_in(raw, PAYLOAD_BYTES) != taken:
-                raise UnexpectedAnswer(f"message {number_in(raw, PAYLOAD_BYTES)} came, not {taken}")
+            if number_in(raw) != taken:
+                raise UnexpectedAnswer(f"message {number_in(raw)} came, not {taken}")
             taken += 1
             last = delivery_id(raw)
             first = first or last
@@ -104,8 +106,8 @@ def directly(host: str, count: int, subscriptions: int) -> dict[str, object]:
             end = taken + len(some)
             while taken < end:
                 for raw in taker.frames():
-                    if number_in(raw, PAYLOAD_BYTES) != taken:
-                        raise UnexpectedAnswer(f"message {number_in(raw, PAYLOAD_BYTES)} came, not {taken}")
+                    if number_in(raw) != taken:
+                        raise UnexpectedAnswer(f"message {number_in(raw)} came, not {taken}")
                     taken += 1
         seconds += perf_counter() - began_s
         cpu_s += process_time() - began_cpu_s

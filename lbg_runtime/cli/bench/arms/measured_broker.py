@@ -20,8 +20,15 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.cli.bench.arms.answering import answer_lines
-from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
-from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
+from lbg_runtime.cli.bench.arms.raw_client import (
+    FLOW,
+    PAYLOAD_BYTES,
+    WINDOW,
+    message_frame,
+    numbered,
+    queue_name,
+    topic_of,
+)
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.cli.garbage import collect_seldom
 from lbg_runtime.cli.log import quiet_log

@@ -33,6 +33,7 @@ from lbg_runtime.smf.response import OK, response_of
 from lbg_runtime.smf.smp import SubscriptionFlag, SubscriptionKind, SubscriptionRequest, encode_subscription
 
 WINDOW = 255
+PAYLOAD_BYTES = 256
 NUMBER_BYTES = 8
 """Every payload begins with the number of its message."""
 FLOW = 1
@@ -207,6 +208,15 @@ def direct_frame(topic: str, payload: bytes) -> bytes:
     return encode_frame(Frame(Protocol.MESSAGE, parameters, payload))
 
 
+def topic_of(queue: int) -> str:
+    """The topic to which only the queue with this number subscribes."""
+    return f"bench/{queue}/orders"
+
+
+def queue_name(queue: int) -> str:
+    return f"bench/{queue}"
+
+
 def numbered(number: int, size: int) -> bytes:
     """A payload of this many bytes that contains the number of its message."""
     return number.to_bytes(NUMBER_BYTES, "big") + bytes(size - NUMBER_BYTES)
@@ -221,9 +231,9 @@ def is_message(raw: bytes) -> bool:
     return protocol_of(raw) == Protocol.MESSAGE
 
 
-def number_in(raw: bytes, size: int) -> int:
-    """The number in a message whose payload has this many bytes."""
-    return int.from_bytes(raw[len(raw) - size : len(raw) - size + NUMBER_BYTES], "big")
+def number_in(raw: bytes) -> int:
+    """The number in a message whose payload has `PAYLOAD_BYTES`."""
+    return int.from_bytes(raw[-PAYLOAD_BYTES:][:NUMBER_BYTES], "big")
 
 
 def _control(kind: AssuredKind, *items: tuple[ItemKind, bytes], tagged: bool = False) -> bytes:
