@@ -3,16 +3,33 @@
 from collections.abc import Iterable
 
 from lbg_runtime.broker.engine.changes import Changes
-from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
+from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId, Published
 from lbg_runtime.broker.engine.flow import Flow
 from lbg_runtime.broker.engine.left_queues import LeftQueues
-from lbg_runtime.broker.engine.numbers import Numbers
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.timetable import Timetable
 from lbg_runtime.broker.engine.vpn import Client, Vpn, check_client_name
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
+
+
+class Numbers:
+    """The numbers that messages get when they are accepted: with the broker's id, one identifies a message permanently.
+
+    One per engine, for all its VPNs.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def give(self, message: Published) -> None:
+        """Number an accepted message, above all numbers given before."""
+        self.last = message.number = self.last + 1
+
+    def skip_to(self, number: int) -> None:
+        """Give no number up to this one."""
+        self.last = max(self.last, number)
 
 
 class Registry:

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from lbg_runtime.broker.engine.lines.grouping import Grouping
+from lbg_runtime.broker.engine.settings import Grouping
 from lbg_runtime.broker.semp.schema import Attribute, Flag, Number, Row, Text
 
 GROUPING_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (

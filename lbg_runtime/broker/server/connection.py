@@ -12,7 +12,6 @@ import structlog
 from lbg_runtime.broker.server.compression import DeflateStreams, is_deflate
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.tls import common_name
-from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.errors import ProtocolError
 
 LOGIN_TIMEOUT_S = 10.0
@@ -42,6 +41,23 @@ _MAX_WAITING_COUNT = 100_000
 """The same for answers and deliveries from queues: as many as about 400 flows can have in transit."""
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The faults that a fault switch can set on a connection."""
+
+    is_stalled: bool = False
+    """Nothing is read or written, as if the network swallowed it; the TCP connection stays."""
+    delay_ms: int = 0
+    """How much everything written is delayed."""
+    withholds_acks: bool = False
+    """Publishers are told only of refusals, not of accepted messages."""
+    stops_egress: bool = False
+    """Messages are held back; answers are not."""
+
+
+NO_TROUBLE = Trouble()
 
 
 class ConnectionOwner(Protocol):

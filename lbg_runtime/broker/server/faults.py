@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
-from lbg_runtime.broker.server.connection import Connection
-from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
+from lbg_runtime.broker.server.connection import NO_TROUBLE, Connection, Trouble
 from lbg_runtime.model.errors import BrokerRefusal
 
 

@@ -9,8 +9,7 @@ from typing import cast
 import orjson
 
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
+from lbg_runtime.broker.engine.settings import Grouping, QueueSettings, ReplayLogSettings
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.smf.message import Relay, read_published
 

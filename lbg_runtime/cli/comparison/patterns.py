@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType, Grouping, QueueSettings
 from lbg_runtime.cli.comparison.members import DirectMember, Member, QueueMember, RuntimeMember, Watch
 from lbg_runtime.cli.comparison.stages import Stage
 from lbg_runtime.model.group import GroupShape

@@ -3,8 +3,7 @@
 import pytest
 from solace.messaging.resources.topic import Topic
 
-from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.settings import AccessType
+from lbg_runtime.broker.engine.settings import AccessType, Grouping
 from tests.patience import PATIENCE_MS
 
 pytestmark = pytest.mark.real_time

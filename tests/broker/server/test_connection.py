@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.effects import ClientId, DeliverRun, FlowId, Published
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, Connection
+from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, NO_TROUBLE, Connection, Trouble
 from lbg_runtime.broker.server.session import Session
-from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.smf.frame import Frame, Parameter, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.message import make_relay

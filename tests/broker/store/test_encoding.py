@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
+from lbg_runtime.broker.engine.settings import Grouping, QueueSettings, ReplayLogSettings
 from lbg_runtime.broker.store.encoding import (
     decode_log_settings,
     decode_settings,

@@ -6,10 +6,10 @@ from lbg_runtime.broker.engine.answers import GroupStatus
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.lines.bind_line import RoundRobinLine
-from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.lines.message_groups import MessageGroups
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
+from lbg_runtime.broker.engine.settings import Grouping
 from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.broker.engine.surroundings import Surroundings
 from lbg_runtime.broker.engine.waiting import SpooledMessage

@@ -18,8 +18,7 @@ from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId,
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.lines import parts
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
-from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType, Grouping, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 from tests.broker.deadlines import call_due
