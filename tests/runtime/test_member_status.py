@@ -297,7 +297,7 @@ async def test_a_pause_ends_with_the_first_handling_of_a_queue_however_that_ends
     async with trial.running(*(trial.discovered(key, work=work, **ends, **ON) for key in keys)):
         await asyncio.sleep(30)
         for key in keys:
-            await publish(trial, key, 1)
+            await trial.publish_key(key, 1)
         await asyncio.sleep(3)
         firsts = [shown[name].reading().meters.first_handlings for name in keys]
         assert sum(sum(each.counts) for each in firsts) == 2, "nothing has been settled yet"

@@ -330,10 +330,11 @@ class Dispatcher:
             self._starts += 1
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
-            if self._on_first_start:
-                self._note_first_start(handling)
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
+                # Here, as the first start of a flow handle is that of a key's first message.
+                if self._on_first_start:
+                    self._note_first_start(handling)
         elif handling.end_report is not None:
             if not await self._gave_way(lane, task):
                 await self._move(lane, handling.end_report, task)
