@@ -228,8 +228,11 @@ class Delivery:
 
     queue: QueueName
     epoch: Epoch
+    """The flow handle that it came on: a number that grows with each one that the member binds to the queue."""
     delivery_id: DeliveryId
     message: Message
+    """As it is before any middleware."""
     redelivered: bool
+    """The broker's flag: it may have been handed out before, to this member or another one."""
     received_at_ns: int
     """When the transport handed the message over, on this member's monotonic clock, in nanoseconds."""

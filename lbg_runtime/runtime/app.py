@@ -73,6 +73,7 @@ class App:
         `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`.
         """
         self.settings: Settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
+        """Those that it was made with, read if they were a file."""
         if not handlers:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         if self.settings.sidecar is not None and companion is None:

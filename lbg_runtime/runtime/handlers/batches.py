@@ -39,6 +39,7 @@ class BatchItem(Receipt, Generic[_Body]):
     def __init__(self, message: Message, body: _Body) -> None:
         super().__init__(message)
         self.body = body
+        """The payload, read as the batch is annotated."""
 
     @property
     def delivery(self) -> Delivery:
