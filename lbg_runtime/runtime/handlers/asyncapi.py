@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.keys import KeyOrigin
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY
+from lbg_runtime.runtime.handlers.aliases import stands_for
 from lbg_runtime.runtime.handlers.registry import Handler, Handlers
 
 VERSION = "3.0.0"
@@ -129,7 +130,8 @@ def _body_of(handler: Handler, schemas: Mapping[str, JsonObject]) -> tuple[str, 
 
 
 def _plain(body: object) -> tuple[str, JsonObject] | None:
-    return next((found for kind, found in _PLAIN_BODIES.items() if body is kind), None)
+    meant = stands_for(body)
+    return next((found for kind, found in _PLAIN_BODIES.items() if meant is kind), None)
 
 
 def _schemas(handlers: Iterable[Handler]) -> tuple[dict[str, JsonObject], JsonObject]:

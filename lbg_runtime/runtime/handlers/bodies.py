@@ -13,6 +13,7 @@ from pydantic_core.core_schema import ErrorType
 
 from lbg_runtime.model.errors import BodyRefused
 from lbg_runtime.model.nesting import MAX_NESTING, is_nested_too_deep
+from lbg_runtime.runtime.handlers.aliases import stands_for
 
 Decoder = Callable[[bytes], object]
 """Raises `BodyRefused`, which is terminal: a further attempt would not read it differently."""
@@ -41,16 +42,18 @@ def make_decoder(annotation: object) -> Decoder:
     `bytes` is the payload as it is, `str` its UTF-8 text, `dict` and `list` are JSON; everything else that pydantic has
     a schema for (models, dataclasses, typed dictionaries, unions, `list[Order]`) is JSON that fits it.
     """
-    if annotation is bytes:
+    found = stands_for(annotation)
+    if found is bytes:
         return _as_it_is
-    if annotation is str:
+    if found is str:
         return _as_text
-    if annotation in _JSON_CONTAINERS:
-        return _as_container(get_origin(annotation) or annotation)
-    if get_origin(annotation) in (Union, UnionType) and bytes in get_args(annotation):
+    if found in _JSON_CONTAINERS:
+        return _as_container(get_origin(found) or found)
+    if get_origin(found) in (Union, UnionType) and bytes in map(stands_for, get_args(found)):
         # As JSON, which has no bytes, hardly any payload would fit.
         raise NoBody("`bytes` alone, for the payload as it is, or a type that JSON can be read as")
     try:
+        # By its name, as that may be part of what it stands for, which pydantic then finds where the name is.
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]  # known at run time only
     except PydanticSchemaGenerationError:
         raise NoBody("") from None
@@ -64,7 +67,7 @@ def refuse_undefined(annotation: object) -> None:
 
     Call it when all modules are loaded: when `make_decoder` is called, the name may not be defined yet.
     """
-    if annotation in (bytes, str, *_JSON_CONTAINERS):
+    if stands_for(annotation) in (bytes, str, *_JSON_CONTAINERS):
         return
     adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]  # known at run time only
     try:

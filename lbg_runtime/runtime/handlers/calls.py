@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.aliases import stands_for
 from lbg_runtime.runtime.handlers.batches import BatchLimits, handled_in_batches
 from lbg_runtime.runtime.handlers.bodies import make_decoder, type_name
 from lbg_runtime.runtime.handlers.parameters import Parameters, evaluated
@@ -115,7 +116,7 @@ def _check_returned(function: Callable[..., object], where: str) -> None:
             annotation = evaluated(annotation, called)  # type: ignore[arg-type]  # as above
         except Exception:  # noqa: BLE001 - it is the user's, and may raise anything
             return
-    if _has_message(annotation):
+    if _has_message(stands_for(annotation)):
         found = f"returns {type_name(annotation)}, and nothing is published"
         raise HandlerError(where, found, "publishes=True, or a handler that returns no Message")
 

@@ -13,6 +13,7 @@ from structlog.typing import BindableLogger, FilteringBoundLogger
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Delivery, Headers, Message
+from lbg_runtime.runtime.handlers.aliases import stands_for
 from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH, Batch
 from lbg_runtime.runtime.handlers.bodies import Decoder, NoBody, make_decoder, type_name
 from lbg_runtime.runtime.handlers.receipts import CURRENT_RECEIPT, Receipt
@@ -81,14 +82,14 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
         raise HandlerError(where, "no parameters that can be read", _EXPECTED) from None
     wanted = [each for each in signature.parameters.values() if _is_filled(each)]
     annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
-    unnamed = [each for each in wanted if annotations[each.name] in (inspect.Parameter.empty, Any, object)]
+    unnamed = [each for each in wanted if stands_for(annotations[each.name]) in (inspect.Parameter.empty, Any, object)]
     if unnamed and unnamed[0].name == "self":
         raise HandlerError(
             where, f"parameters {signature}", "a bound method: register that of an object, not its class's"
         )
     if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
-    if unnamed and any(annotation is Message for annotation in annotations.values()):
+    if unnamed and any(stands_for(annotation) is Message for annotation in annotations.values()):
         # Nobody wants the message twice: the parameter without an annotation was meant for something else.
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     reader = _Reader(function, where)
@@ -124,7 +125,7 @@ def read_fills(
     for each in parameters:
         if not _is_filled(each):
             continue
-        annotation = _resolved(each.annotation, function, where)
+        annotation = stands_for(_resolved(each.annotation, function, where))
         is_known = annotation is Delivery or _is_logger(annotation) or _is_state(annotation)
         if not is_known or each.kind is each.POSITIONAL_ONLY:
             raise HandlerError(where, f"parameter {each}", "Delivery, a structlog logger, or State[...], by name")
@@ -144,25 +145,26 @@ class _Reader:
         self._logger_name = getattr(innermost(function), "__module__", None)
 
     def read(self, name: str, annotation: object) -> Fill:
-        if annotation is Message:
+        meant = stands_for(annotation)
+        if meant is Message:
             return _message
-        if annotation is Delivery:
+        if meant is Delivery:
             return _delivery
-        if annotation is Receipt:
+        if meant is Receipt:
             self.has_receipt = True
             return _receipt
-        if annotation is Batch or get_origin(annotation) is Batch:
+        if meant is Batch or get_origin(meant) is Batch:
             self.has_batch = True
-            (inner,) = get_args(annotation) or (bytes,)
+            (inner,) = get_args(meant) or (bytes,)
             if any(map(_is_ours, _parts(inner))):
                 expected = "Batch, or Batch[Order]: the items of either have message and delivery, and can be settled"
                 raise HandlerError(self._where, f"parameter {name}: Batch[{type_name(inner)}]", expected)
             self._body_of(name, inner)
             return _batch
-        if _is_logger(annotation):
+        if _is_logger(meant):
             return _logger_of(self._logger_name)
-        if _is_state(annotation):
-            kind = get_args(annotation)[0]
+        if _is_state(meant):
+            kind = stands_for(get_args(meant)[0])
             if not _has_instances(kind):
                 found = f"parameter {name}: State[{type_name(kind)}]"
                 raise HandlerError(self._where, found, "a class; a protocol only with @runtime_checkable")
@@ -222,11 +224,17 @@ def _resolved(annotation: object, function: Callable[..., object], where: str) -
         ) from None
 
 
-def _parts(annotation: object) -> Iterator[object]:
-    """The annotation and what is in its brackets, at every level."""
-    yield annotation
-    for each in annotation if isinstance(annotation, list) else get_args(annotation):
-        yield from _parts(each)
+def _parts(annotation: object, names: tuple[object, ...] = ()) -> Iterator[object]:
+    """The annotation and what is in its brackets, at every level. `names` are those that it is part of: a name may be
+    part of what it stands for."""
+    found = stands_for(annotation)
+    yield found
+    if annotation in names:
+        return
+    if found is not annotation:
+        names = (*names, annotation)
+    for each in found if isinstance(found, list) else get_args(found):
+        yield from _parts(each, names)
 
 
 def _is_ours(annotation: object) -> bool:
