@@ -8,6 +8,8 @@ belongs. Each file of records is laid out on its own, so this may be done for se
 first for all journals, then for all ledgers, with what the journals record of re-stripings, and last the tables of the
 whole run are made. The folder gets its name when it is complete. Pages have checksums, because with a flipped bit in
 one, the verdict would be about other records.
+
+More than 400 lines, as what reads a run goes by what writes it.
 """
 
 import fcntl
@@ -217,7 +219,12 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
         # run.
         with suppress(FileNotFoundError):
             folder.rename(replaced)
-        laid = draft.rename(folder)
+        try:
+            laid = draft.rename(folder)
+        except OSError:
+            with suppress(OSError):
+                replaced.rename(folder)
+            raise
     shutil.rmtree(replaced, ignore_errors=True)
     return laid
 

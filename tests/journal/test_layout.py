@@ -1,4 +1,7 @@
-"""A run laid out as Parquet by queue: the same records, cut where the kernel may be cut."""
+"""A run laid out as Parquet by queue: the same records, cut where the kernel may be cut.
+
+More than 400 lines, as each test lays out the same run.
+"""
 
 import errno
 import os
@@ -387,6 +390,24 @@ def test_a_folder_of_a_run_that_the_disk_does_not_list_is_told(
         monkeypatch.setattr(os, name, partial(refuse, take=getattr(os, name)))
     with pytest.raises(UserError, match=rf"{ill.name}: Permission denied; expected a directory that can be listed"):
         count_records(run)
+
+
+def test_the_run_that_was_there_stays_if_the_new_one_cannot_take_its_place(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one would remove what was set aside, and the journals may be gone by then."""
+    run = lay_out(journals, tmp_path)
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name == "run=.part":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match=r"run=\.part: cannot be written: Input/output error"):
+        lay_out(journals, tmp_path)
+    assert (find_run(tmp_path), list(tmp_path.glob("run=*"))) == (run, [run])
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
