@@ -111,10 +111,15 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
             facts = path.stat()
-        except OSError as error:
-            # Nobody knows of it yet, and what each try leaves would keep a full disk full.
+        except BaseException as error:
+            # Nobody knows of it yet, and what each try leaves would keep a full disk full; also while it is open.
             with suppress(OSError):
                 path.unlink()
+            if writer is not None:
+                with suppress(OSError):
+                    writer.close()
+            if not isinstance(error, OSError):
+                raise
             raise LakeWriteFailed(str(path), error.strerror or str(error)) from error
         return _Written(query, name, facts.st_size, rows, facts.st_mtime_ns // 1_000_000)
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,6 +109,17 @@ def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkey
     synced.clear()
     again.commit(files, 1)
     assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
+
+
+def test_a_task_whose_rows_cannot_be_read_to_their_end_leaves_nothing_there(tmp_path: Path) -> None:
+    def breaking() -> Iterator[pa.RecordBatch]:
+        yield rows([id_of("k", 0)])
+        assert list(tmp_path.glob("part-*"))
+        raise ValueError("no more rows")
+
+    with pytest.raises(ValueError, match="no more rows"):
+        writer(tmp_path).write(breaking())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_task_that_finds_the_disk_full_leaves_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
