@@ -152,7 +152,9 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             if last == batchId:
                 if digest is not None and _kept_digest(table, query, batchId) not in (digest, None):
                     raise checkpoint_differs(checkpoint, batchId, self._folder)
-                # The process that added the batch may have died before it synced and noted it.
+                # The process that added the batch may have died before it synced and noted it. And if the disk had
+                # refused to sync the commit, the system takes it for written, so that a sync alone would succeed.
+                self._write_again(table.version())
                 self._sync(table.version())
                 note_taken(self._checkpoint, batchId)
                 return
@@ -223,6 +225,14 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                 os.fsync(commit.fileno())
         for folder in (log, self._folder):
             sync_folder(folder)
+
+    def _write_again(self, version: int) -> None:
+        """Write a commit over itself, which nobody sees who reads it meanwhile."""
+        path = self._folder / "_delta_log" / f"{version:020d}.json"
+        with suppress(FileNotFoundError), path.open("rb+") as commit:
+            content = commit.read()
+            commit.seek(0)
+            commit.write(content)
 
     def _find_table(self) -> DeltaTable | None:
         """The table, if there is one; raises `UserError` if a row added to it would be read differently."""

@@ -111,6 +111,31 @@ def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkey
     assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
 
 
+def test_a_commit_that_the_disk_refused_to_sync_is_written_again_before_its_batch_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system forgets after the refusal that it was to write it: a second sync would succeed without it."""
+    to, log = writer(tmp_path), tmp_path / "_delta_log"
+    written = to.write(iter([rows([id_of("k", 0)])]))
+    sync = os.fsync
+
+    def refuse(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".json"):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(file)
+
+    with monkeypatch.context() as ill:
+        ill.setattr(os, "fsync", refuse)
+        with pytest.raises(LakeWriteFailed, match="Input/output error"):
+            to.commit([written], 0)
+    commit = max(log.glob("*.json"))
+    before = commit.read_bytes()
+    os.utime(commit, (0, 0))
+    to.commit([written], 0)
+    assert commit.stat().st_mtime > 0
+    assert (commit.read_bytes(), ids(tmp_path)) == (before, [id_of("k", 0)])
+
+
 def test_a_task_whose_rows_cannot_be_read_to_their_end_leaves_nothing_there(tmp_path: Path) -> None:
     def breaking() -> Iterator[pa.RecordBatch]:
         yield rows([id_of("k", 0)])
