@@ -100,6 +100,10 @@ class Life:
         self.journal.close = CloseRecord(0, 0, clean, wall_us(at(moment_ms)))
         return self
 
+    def leave(self, moment_ms: float) -> "Life":
+        """Release the queue in good order, and be gone 100 ms later."""
+        return self.flow("released", moment_ms, cause="stop").close(moment_ms + 100)
+
 
 def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = (), t_first_ms: float = 0, shard: int = 0) -> Run:
     """The run with the ledger of its one publisher."""

@@ -25,7 +25,7 @@ def judged(run: Run, last_seq: int = 1, *, unknown: tuple[int, ...] = ()) -> Ver
 
 def repeat_by_b(run: Run, start_ms: float) -> None:
     life = Life(run, "b").flow("active", start_ms - 1).handle(1, start_ms, start_ms + 1, start_ms + 1, redelivered=True)
-    life.flow("released", start_ms + 100, cause="stop").close(start_ms + 200)
+    life.leave(start_ms + 100)
 
 
 @pytest.mark.parametrize(("settle_ms", "is_allowed"), [(1000, True), (999, False)])
@@ -100,7 +100,7 @@ def test_a_crash_excuses_what_was_settled_into_a_network_that_was_silent_from_th
 def test_a_handle_that_lived_on_excuses_only_what_was_near_an_interruption() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).flow("inactive", 100).flow("active", 200)
-    life.handle(1, 300, 310, 310).flow("released", 9000, cause="stop").close(9100)
+    life.handle(1, 300, 310, 310).leave(9000)
     repeat_by_b(run, 9500)
 
     assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
@@ -138,7 +138,7 @@ def test_a_repeat_after_a_cancelled_handling_needs_no_fault() -> None:
 def test_a_message_sent_twice_is_excused_once() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(1, 30, 40, 40)
-    life.flow("released", 100, cause="stop").close(200)
+    life.leave(100)
 
     assert broken(judged(run, unknown=(1,))) == set()
 
@@ -151,7 +151,7 @@ def test_a_cut_off_member_may_finish_its_drain_while_another_is_fed() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("inactive", 100)
     life.flow("draining", 101, cause="inactive").flow("released", 300, cause="inactive").close(400)
-    Life(run, "b").flow("active", 50).handle(2, 60, 70, 70).flow("released", 500, cause="stop").close(600)
+    Life(run, "b").flow("active", 50).handle(2, 60, 70, 70).leave(500)
 
     assert broken(judged(run, 2)) == set()
 
@@ -160,7 +160,7 @@ def test_the_end_of_a_release_may_be_recorded_after_the_next_owner_is_fed() -> N
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("draining", 21, cause="rebind")
     life.flow("released", 31, cause="rebind").close(400)
-    Life(run, "b").flow("active", 30).handle(2, 32, 33, 33).flow("released", 500, cause="stop").close(600)
+    Life(run, "b").flow("active", 30).handle(2, 32, 33, 33).leave(500)
 
     assert broken(judged(run, 2)) == set()
 
@@ -169,7 +169,7 @@ def test_a_release_in_good_order_before_the_last_handling_has_ended_is_caught() 
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 40, None).flow("released", 25, cause="rebind")
     life.close(400)
-    Life(run, "b").flow("active", 30).handle(2, 50, 60, 60).flow("released", 500, cause="stop").close(600)
+    Life(run, "b").flow("active", 30).handle(2, 50, 60, 60).leave(500)
 
     assert Law.TWO_ACTIVE in broken(judged(run, 2))
 
@@ -177,7 +177,7 @@ def test_a_release_in_good_order_before_the_last_handling_has_ended_is_caught() 
 def test_a_handle_that_becomes_active_again_is_an_owner_twice() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("inactive", 30)
-    life.flow("active", 100).handle(3, 110, 120, 120).flow("released", 200, cause="stop").close(300)
+    life.flow("active", 100).handle(3, 110, 120, 120).leave(200)
     life = Life(run, "b").flow("active", 40).handle(2, 50, 60, 60).flow("released", 90, cause="rebind")
     life.close(300)
 
@@ -209,7 +209,7 @@ def test_a_move_tells_how_the_old_owner_ended(events: list[tuple[str, str]], is_
         life.flow(event, 25, cause=why)
     if is_closed:
         life.close(30)
-    Life(run, "b").flow("active", 50).handle(2, 100, 110, 110).flow("released", 500, cause="stop").close(600)
+    Life(run, "b").flow("active", 50).handle(2, 100, 110, 110).leave(500)
 
     (move,) = judged(run, 2).moves
 
@@ -229,8 +229,7 @@ def test_a_first_owner_and_a_new_epoch_of_the_same_life_are_no_moves() -> None:
 def test_a_member_that_comes_back_from_a_crash_has_moved_to_itself() -> None:
     run = Run()
     Life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
-    life = Life(run, "a", incarnation=2).flow("active", 50).handle(2, 60, 70, 70)
-    life.flow("released", 500, cause="stop").close(600)
+    Life(run, "a", incarnation=2).flow("active", 50).handle(2, 60, 70, 70).leave(500)
 
     (move,) = judged(run, 2).moves
 

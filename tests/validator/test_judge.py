@@ -244,7 +244,7 @@ def in_good_order(run: Run, *handled: tuple[str, int, int]) -> Run:
     life = Life(run, "a").flow("active", 1)
     for place, (key, shard, seq) in enumerate(handled, 1):
         life.handle(seq, 10 * place, 10 * place + 1, 10 * place + 1, key=key, shard=shard)
-    life.flow("released", 900, cause="stop").close(1000)
+    life.leave(900)
     return run
 
 

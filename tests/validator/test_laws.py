@@ -193,7 +193,7 @@ def test_a_message_of_which_no_shard_is_known_does_not_scatter_its_key() -> None
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20, key="m", shard=None)
     life.handle(2, 30, 40, 40, key="m").handle(1, 50, 60, 60, shard=1).handle(2, 70, 80, 80, shard=1)
-    life.flow("released", 100, cause="stop").close(200)
+    life.leave(100)
 
     assert broken(validate(published(run, 2, shard=1).tables())) == set()
 

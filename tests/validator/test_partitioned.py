@@ -29,10 +29,8 @@ def judged(run: Run, last_seq: int) -> Verdict:
 
 def test_members_that_are_fed_at_once_are_in_order() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
-    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40).leave(100)
     verdict = judged(run, 2)
     assert (verdict.kind, broken(verdict)) == (VerdictKind.VALID, set())
     assert verdict.moves == (), "what the broker moves between members is on nobody's record"
@@ -40,10 +38,8 @@ def test_members_that_are_fed_at_once_are_in_order() -> None:
 
 def test_members_that_are_fed_at_once_are_no_two_owners_while_the_run_goes_on() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60)
-    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40).leave(100)
     tables = published(run, 3).tables()
     sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
     told = [finding for part, until_ns in slices_of(tables, 4, 0, Random(1)) for finding in sliced.feed(part, until_ns)]
@@ -52,46 +48,36 @@ def test_members_that_are_fed_at_once_are_no_two_owners_while_the_run_goes_on() 
 
 def test_the_same_records_on_an_exclusive_queue_are_two_owners() -> None:
     run = Run()
-    a = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60)
-    b = Life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60).leave(100)
+    Life(run, "b").flow("active", 1).handle(2, 30, 40, 40).leave(100)
     assert Law.TWO_ACTIVE in broken(judged(run, 3))
 
 
 def test_a_key_that_two_members_handle_at_once_is_found() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40)
-    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 50, 50)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(2, 30, 50, 50).leave(100)
     assert broken(judged(run, 2)) == {Law.OVERLAP_ACROSS_PROCESSES}
 
 
 def test_a_hand_off_that_did_not_wait_for_a_handler_is_a_repeat_without_a_fault() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40)
-    b = shared_life(run, "b").flow("active", 1).handle(1, 50, 60, 60, redelivered=True)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(1, 50, 60, 60, redelivered=True).leave(100)
     assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT}
 
 
 def test_the_one_who_got_it_again_may_start_first_and_the_flag_is_where_it_belongs() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40)
-    b = shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25, redelivered=True)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25, redelivered=True).leave(100)
     assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT}
 
 
 def test_two_copies_without_a_flag_are_two_messages() -> None:
     run = Run()
-    a = shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40)
-    b = shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25)
-    for life in (a, b):
-        life.flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40).leave(100)
+    shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25).leave(100)
     assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED}
 
 
@@ -104,21 +90,20 @@ def test_only_where_members_share_a_queue_may_the_flag_be_with_the_handling_befo
     run = Run()
     born(run, "a").flow("active", 1).handle(1, 10, 20, None)
     born(run, "b").flow("active", 100).handle(1, 110, 120, None, redelivered=True)
-    life = born(run, "c").flow("active", 200).handle(1, 210, 220, 220)
-    life.flow("released", 300, cause="stop").close(400)
+    born(run, "c").flow("active", 200).handle(1, 210, 220, 220).leave(300)
     assert broken(judged(run, 1)) == laws
 
 
 def test_what_is_lost_may_have_gone_to_a_member_without_a_journal() -> None:
     run = Run()
-    shared_life(run, "a").flow("active", -1000).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", -1000).handle(1, 10, 20, 20).leave(100)
     verdict = judged(run, 2)
     assert (verdict.kind, verdict.unproven) == (VerdictKind.UNKNOWN, (Law.LOSS,))
 
 
 def test_journals_of_both_backends_are_of_two_groups() -> None:
     run = Run()
-    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).leave(100)
     shared_life(run, "b").flow("active", 101).flow("released", 150, cause="stop").close(200)
     verdict = judged(run, 1)
     assert verdict.kind is VerdictKind.UNKNOWN
@@ -130,7 +115,7 @@ def test_journals_of_both_backends_are_of_two_groups() -> None:
 
 def test_a_member_that_never_had_a_flow_does_not_speak_for_another_backend(tmp_path: Path) -> None:
     run = Run()
-    shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).leave(100)
     shared_life(run, "b").close(200)
     published(run, 1).write(tmp_path)
     assert validate(read_run(tmp_path)).reasons == ()

@@ -23,7 +23,7 @@ def giver(run: Run, *, second: tuple[float, float] = (30, 40), left_ms: float | 
     if left_ms is not None:
         life.stripes("left", left_ms, shard=SHARD)
     life.stripes("left", 90, shard=3).stripes("finished", 100)
-    return life.flow("draining", 499, cause="stop").flow("released", 500, cause="stop").close(600)
+    return life.flow("draining", 499, cause="stop").leave(500)
 
 
 def taker(run: Run, *, third: tuple[float, float] = (60, 70)) -> Life:
@@ -72,7 +72,7 @@ def test_a_message_lost_in_the_move_is_lost() -> None:
 def test_a_message_lost_before_the_move_was_not_handled_in_the_new_queue_while_that_had_no_owner() -> None:
     run = Run()
     a = Life(run, "a").flow("active", -900).stripes("planned", 5).handle(1, 10, 20, 20, shard=SHARD)
-    a.handle(3, 30, 40, 40, shard=SHARD).stripes("left", 50, shard=SHARD).flow("released", 500, cause="stop").close(600)
+    a.handle(3, 30, 40, 40, shard=SHARD).stripes("left", 50, shard=SHARD).leave(500)
     b = Life(run, "b").flow("active", 55, queue=1).handle(4, 60, 70, 70, queue=1, shard=SHARD)
     b.flow("released", 500, queue=1, cause="stop").close(600)
 
@@ -162,7 +162,7 @@ def test_an_unfinished_handling_explains_no_repeat_once_another_queue_handled_th
         .handle(1, 10, 20, None, shard=SHARD, outcome="cancelled")
     )
     a.handle(1, 70, 75, 75, shard=SHARD, redelivered=True).stripes("left", 40, shard=SHARD)
-    a.flow("released", 500, cause="stop").close(600)
+    a.leave(500)
     b = Life(run, "b").flow("active", -900, queue=1).handle(1, 55, 58, 58, queue=1, shard=SHARD)
     b.flow("released", 500, queue=1, cause="stop").close(600)
 
@@ -260,7 +260,7 @@ def test_a_shard_that_goes_and_comes_back_has_its_turns_in_both_queues() -> None
     run = Run()
     a = Life(run, "a").flow("active", -900).stripes("planned", 5).handle(1, 10, 20, 20, shard=SHARD)
     a.stripes("left", 50, shard=SHARD).stripes("planned", 205, generation=2, counts=(2, 1))
-    a.handle(3, 260, 270, 270, shard=SHARD).flow("released", 500, cause="stop").close(600)
+    a.handle(3, 260, 270, 270, shard=SHARD).leave(500)
     b = Life(run, "b", queue_count=2).flow("active", -900, queue=1).handle(2, 60, 70, 70, queue=1, shard=SHARD)
     b.stripes("left", 250, queue=1, shard=SHARD, generation=2, counts=(2, 1))
     b.flow("released", 300, queue=1, cause="stop").close(600)
@@ -316,7 +316,7 @@ def test_what_comes_back_after_an_unknown_owner_proves_no_wrong_order() -> None:
     a.flow("released", 22, cause="rebind").close(600)
     taker(run)
     c = Life(run, "c").flow("active", 400).stripes("planned", 401).handle(2, 410, 411, 411, shard=SHARD)
-    c.stripes("left", 420, shard=SHARD).flow("released", 500, cause="stop").close(600)
+    c.stripes("left", 420, shard=SHARD).leave(500)
 
     verdict = judged(run)
 
