@@ -12,6 +12,7 @@ import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +63,9 @@ class SegmentHeader:
         return sealed(_HEADER.pack(MAGIC, FORMAT, self.schema_crc, self.first_row, self.data_start))
 
 
-@dataclass(frozen=True, slots=True)
-class FlushEntry:
-    """The state of the segment after one flush. Ids are given by the time that they begin with, in milliseconds."""
+class FlushEntry(NamedTuple):
+    """The state of the segment after one flush, in the order of the file. Ids are given by the time that they begin
+    with, in milliseconds."""
 
     rows: int
     """Of the lane, up to and including this flush."""
@@ -83,18 +84,7 @@ class FlushEntry:
 
     def encode(self) -> bytes:
         """As it stands in the file."""
-        return sealed(
-            _ENTRY.pack(
-                self.rows,
-                self.data_bytes,
-                self.low,
-                self.high,
-                self.segment_low,
-                self.segment_high,
-                self.t_land,
-                self.data_crc,
-            )
-        )
+        return sealed(_ENTRY.pack(*self))
 
 
 @dataclass(frozen=True, slots=True)
