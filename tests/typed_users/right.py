@@ -241,7 +241,9 @@ class PostgresBooks:
 
 
 @handlers.handler("guarded/>")
-async def guarded(message: Message, books: State[PostgresBooks]) -> None:
+async def guarded(message: Message, books: State[PostgresBooks], counts: State[MemoryGuard[int]]) -> None:
+    assert_type(counts, MemoryGuard[int])
+
     def book(database: sqlite3.Connection) -> None:
         database.execute("INSERT INTO bookings VALUES (?)", (message.key,))
 

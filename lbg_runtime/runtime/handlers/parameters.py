@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import UnionType
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
 import structlog
@@ -164,7 +165,7 @@ class _Reader:
         if _is_logger(meant):
             return _logger_of(self._logger_name)
         if _is_state(meant):
-            kind = stands_for(get_args(meant)[0])
+            kind = _class_of(stands_for(get_args(meant)[0]))
             if not _has_instances(kind):
                 found = f"parameter {name}: State[{type_name(kind)}]"
                 raise HandlerError(self._where, found, "a class; a protocol only with @runtime_checkable")
@@ -243,6 +244,13 @@ def _is_ours(annotation: object) -> bool:
     if kind is Callable or _is_state(annotation):
         return True
     return isinstance(kind, type) and issubclass(kind, _OURS)
+
+
+def _class_of(annotation: object) -> object:
+    """The class of which it is, if it has brackets: of `Totals[int]`, the objects are those of `Totals`."""
+    origin = get_origin(annotation)
+    # A union is no class, although Python has one for it.
+    return origin if isinstance(origin, type) and origin is not UnionType else annotation
 
 
 def _has_instances(kind: object) -> TypeGuard[type]:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import TypedDict
 
+from lbg_runtime.guard.memory import MemoryGuard
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Delivery, Headers, Message
 from lbg_runtime.model.outcome import Outcome
@@ -236,6 +237,9 @@ _ALONE = "expected a type that JSON can be read as; Message, Delivery, Receipt, 
 _ITEMS = "expected Batch, or Batch[Order]: the items of either have message and delivery, and can be settled"
 
 
+async def _state_of_two_classes(message: Message, shop: State[Shop | None]) -> None: ...
+
+
 async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) -> None: ...
 
 
@@ -255,6 +259,7 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
         (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
         (_Desk.on_bare, "parameters (self, message); expected a bound method"),
         (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
+        (_state_of_two_classes, "parameter shop: State[tests.runtime.handlers.test_parameters.Shop | None]; expected"),
         (_state_of_a_protocol, "parameter shop: State[_Priced]; expected a class; a protocol only with @runtime_check"),
         (_state_of_a_typed_dictionary, "parameter note: State[_Note]; expected a class"),
         (_messages, f"parameter messages: list[lbg_runtime.model.message.Message]; {_ALONE}"),
@@ -295,6 +300,25 @@ async def test_state_may_be_asked_for_by_a_protocol_that_can_be_checked(rig, del
     handlers.lifespan(shop)
     await _dispatched(rig, delivery(1), handle, handlers.lifespans)
     assert seen == ["corner"]
+
+
+async def test_state_of_a_generic_class_may_be_asked_for_with_what_is_in_its_brackets(rig, delivery):
+    seen = []
+
+    async def handle(message: Message, totals: State[MemoryGuard[int]], prices: State[dict[str, int]]) -> None:
+        seen.append((type(totals), prices))
+
+    async def totals():
+        yield MemoryGuard()
+
+    async def prices():
+        yield {"apple": 3}
+
+    handlers = Handlers()
+    handlers.lifespan(totals)
+    handlers.lifespan(prices)
+    await _dispatched(rig, delivery(1), handle, handlers.lifespans)
+    assert seen == [(MemoryGuard, {"apple": 3})]
 
 
 def test_a_class_is_called_one_whatever_its_objects_are_made_of():
