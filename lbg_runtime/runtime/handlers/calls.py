@@ -25,6 +25,7 @@ from lbg_runtime.runtime.handlers.publishing import (
 )
 from lbg_runtime.runtime.handlers.receipts import settled_by_receipt
 from lbg_runtime.runtime.handlers.resources import call_in_thread
+from lbg_runtime.runtime.handlers.signatures import signature_of
 from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
 
 _Answer = TypeVar("_Answer")
@@ -110,7 +111,7 @@ def _check_returned(function: Callable[..., object], where: str) -> None:
     called = _called(function)
     if hasattr(called, "__wrapped__"):
         return  # the annotation is that of the function below, whose messages the decorator may publish
-    annotation = inspect.signature(called).return_annotation  # type: ignore[arg-type]  # it is called, so it has one
+    annotation = signature_of(called).return_annotation  # type: ignore[arg-type]  # it is called, so it has one
     if isinstance(annotation, str):
         try:
             annotation = evaluated(annotation, called)  # type: ignore[arg-type]  # as above

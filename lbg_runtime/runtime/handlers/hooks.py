@@ -25,6 +25,7 @@ import structlog
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.handlers.signatures import signature_of
 from lbg_runtime.runtime.runners.failure_report import error_text, plain
 from lbg_runtime.runtime.runners.handling import refuse_unrun
 
@@ -61,7 +62,7 @@ def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
     """The hook of a function. Raises `HandlerError` if it cannot be one."""
     if not inspect.iscoroutinefunction(function):
         raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     try:
         taken = signature.bind(None, None).arguments
     except TypeError:

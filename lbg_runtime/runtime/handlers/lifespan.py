@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from lbg_runtime.model.errors import HandlerError, LbgError
+from lbg_runtime.runtime.handlers.signatures import signature_of
 
 LifespanFunction = Callable[[], AsyncIterator[object]]
 """An async generator function that yields once: nothing, or the value that handlers get as `State[...]`."""
@@ -36,7 +37,7 @@ def make_lifespan(function: object, where: str) -> Lifespan:
     if not inspect.isasyncgenfunction(function):
         raise HandlerError(where, "no async generator", "`async def` with one `yield`")
     try:
-        inspect.signature(function).bind()
+        signature_of(function).bind()
     except TypeError:
-        raise HandlerError(where, f"parameters {inspect.signature(function)}", "none") from None
+        raise HandlerError(where, f"parameters {signature_of(function)}", "none") from None
     return Lifespan(asynccontextmanager(function), where)

@@ -9,6 +9,7 @@ from typing import Concatenate
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.parameters import Fill, read_fills
+from lbg_runtime.runtime.handlers.signatures import signature_of
 from lbg_runtime.runtime.runners.attempts import end_unbegun, may_begin
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 
@@ -41,7 +42,7 @@ def make_middleware(function: Callable[..., object], where: str) -> Middleware:
     """The middleware of a function. Raises `HandlerError` if it cannot be one."""
     if not inspect.iscoroutinefunction(function):
         raise HandlerError(where, "not async", "`async def`, as middleware runs on the event loop")
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     parameters = list(signature.parameters.values())
     first = parameters[:2]
     if len(first) < 2 or any(each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in first):

@@ -19,6 +19,7 @@ from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH, Batch
 from lbg_runtime.runtime.handlers.bodies import Decoder, NoBody, make_decoder, type_name
 from lbg_runtime.runtime.handlers.receipts import CURRENT_RECEIPT, Receipt
 from lbg_runtime.runtime.handlers.resources import RESOURCES
+from lbg_runtime.runtime.handlers.signatures import signature_of
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 _T = TypeVar("_T")
@@ -77,7 +78,7 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     if isinstance(function, type):
         raise HandlerError(where, "a class", "a function, or an object of the class")
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (TypeError, ValueError):
         # It cannot be called, or is built in and has no signature.
         raise HandlerError(where, "no parameters that can be read", _EXPECTED) from None
