@@ -261,7 +261,8 @@ class Handlers:
             failure = read_arguments(said, where, beside)
             text = inspect.getdoc(function) or ""
             for subscription in subscriptions:
-                self._add(Handler(subscription, call, where, parameters, failure, text, sends))
+                # A plain text, as a member of an enum would be shown by its name.
+                self._add(Handler(str.__str__(subscription), call, where, parameters, failure, text, sends))
             return function
 
         # Perhaps no type checker saw them.

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from enum import StrEnum
 
 import pytest
 from structlog.testing import capture_logs
@@ -31,6 +32,17 @@ def test_the_handler_registered_first_takes_a_topic_that_several_want():
     assert handlers.find("orders/eu/old").function is _second
     assert handlers.find("bills").function is _second
     assert handlers.find("bills/new") is None
+
+
+def test_a_member_of_an_enum_of_topics_is_its_topic():
+    class Topic(StrEnum):
+        NEW = "orders/new"
+
+    handlers = Handlers()
+    handlers.handler(Topic.NEW)(_first)
+    assert [type(each) for each in handlers.subscriptions] == [str]
+    with pytest.raises(HandlerError, match="a second handler for 'orders/new'"):
+        handlers.handler(Topic.NEW)(_second)
 
 
 def test_the_decorated_function_stays_what_it_was():
