@@ -3,11 +3,13 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
+from types import NoneType
+from typing import Any
 
 from lbg_runtime.broker.engine.answers import PublisherFlow
 from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
-from lbg_runtime.model.message import DEFAULT_PRIORITY, Message, as_payload
+from lbg_runtime.model.message import DEFAULT_PRIORITY, Headers, Message, as_payload
 from lbg_runtime.model.sendable import check_sendable
 from lbg_runtime.transport.base import answer
 from lbg_runtime.transport.memory.broker import MemoryBroker
@@ -15,6 +17,9 @@ from lbg_runtime.transport.memory.broker import MemoryBroker
 _UNANSWERED = "Service Unavailable"
 """The refusal of a broker that has not looked at the message: it has ended the connection, and the news is still on its
 way."""
+
+
+_PLAIN = frozenset({str, int, float, bool, bytes, NoneType})
 
 
 def published(message: Message) -> Published:
@@ -26,7 +31,30 @@ def published(message: Message) -> Published:
     if message.headers.priority == DEFAULT_PRIORITY:
         # A default priority counts as none, as on the wire, where every message has one.
         message = replace(message, headers=replace(message.headers, priority=None))
+    texts, headers = (message.topic, message.message_id), message.headers
+    said = (headers.correlation_id, headers.message_type, headers.sequence_number, headers.priority)
+    if not _PLAIN.issuperset(map(type, (*texts, *message.properties, *message.properties.values(), *said))):
+        message = replace(
+            message,
+            topic=_plain(message.topic),
+            properties={_plain(name): _plain(value) for name, value in message.properties.items()},
+            message_id=_plain(message.message_id),
+            headers=Headers(*map(_plain, said)),
+        )
     return Published(message.topic, message, len(payload))
+
+
+# Any, as it is of the type that it was of.
+def _plain(value: Any) -> Any:
+    """A sendable value as it comes from the wire, which knows nothing of enums and other classes derived from its
+    own."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else b"".join((value,))
 
 
 class MemoryPublisher:
