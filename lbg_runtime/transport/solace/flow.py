@@ -80,10 +80,10 @@ class SolaceFlow:
     __slots__ = (
         "_end_reason",
         "_ending",
+        "_flush_timer",
         "_heard_in",
         "_inbox",
         "_intake_open",
-        "_is_flush_due",
         "_obstacle",
         "_path",
         "_receiver",
@@ -125,7 +125,7 @@ class SolaceFlow:
         self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
         self._intake_open = False
-        self._is_flush_due = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._unsettled: set[DeliveryId] = set()
         """What has arrived and is not settled. When it is empty, a handle that has come to an unreadable message
         ends."""
@@ -243,10 +243,8 @@ class SolaceFlow:
             self._unsettled.discard(delivery_id)
             if self._obstacle is not None:
                 self._end_at_obstacle()
-            if not self._is_flush_due:
-                # In this order: if making the timer fails, the next settlement makes it.
-                asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
-                self._is_flush_due = True
+            if self._flush_timer is None and self._state is _BOUND:
+                self._flush_timer = asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
 
     def stop_intake(self) -> None:
         self._intake_open = False
@@ -261,7 +259,7 @@ class SolaceFlow:
         self._apply_intake()
 
     def _flush_settled(self) -> None:
-        self._is_flush_due = False
+        self._flush_timer = None
         self._apply_intake()
 
     async def unbind(self) -> bool:
@@ -382,6 +380,8 @@ class SolaceFlow:
 
     def _die(self) -> None:
         self._state = HandleState.DEAD
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         # At once: the session may be freed as soon as the flow is unbound, or before, and the loop, which may have to
         # open a window again, must not touch it. Without memory for this, it is done when the flow is unbound.
         with suppress(MemoryError):

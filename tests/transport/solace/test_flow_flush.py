@@ -72,6 +72,14 @@ async def test_what_a_flush_asks_for_leaves_at_once() -> None:
     assert [ids for _, ids in path.left] == [[1]]
 
 
+async def test_a_handle_that_died_leaves_no_timer() -> None:
+    flow, _ = _bound()
+    flow.settle(DeliveryId(1), Outcome.ACCEPTED)
+    flow.silence()
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]  # only the loop knows its timers
+    assert all(each.cancelled() for each in scheduled)
+
+
 async def test_a_handle_that_died_meanwhile_flushes_nothing() -> None:
     flow, path = _bound()
     flow.settle(DeliveryId(1), Outcome.ACCEPTED)
