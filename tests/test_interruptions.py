@@ -22,7 +22,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from lbg_runtime import Handlers, open_publisher
+from lbg_runtime import App, Handlers, open_publisher
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.broker.http_server import HttpServer
 from lbg_runtime.broker.server.server import BrokerServer
@@ -440,12 +440,16 @@ class OfBroker(Real):
     """On the official client. The broker is in another thread of this process, so its connections count as well."""
 
     BROKER: ClassVar[BrokerOnPort]
+    GROUP: ClassVar = {
+        "name": "orders",
+        "hash_prefix": "h",
+        "hash_count": 4,
+        "queue_count": 1,
+        "provision": "create_missing",
+    }
 
     async def begin(self):
-        document = {
-            "connection": {"transport": "solace", "host": self.BROKER.url},
-            "group": {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 2},
-        }
+        document = {"connection": {"transport": "solace", "host": self.BROKER.url}, "group": self.GROUP}
         self.settings = parse_settings(document, "test", {})
 
 
@@ -473,6 +477,43 @@ class Asking(OfBroker):
             await observer.look_at_group(0.01)
         async with viewing_parked(self.settings) as view:
             await view.lanes()
+
+
+class BeingAMember(OfBroker):
+    """In a program that has a loop of its own."""
+
+    async def begin(self):
+        await super().begin()
+        sections = {
+            "membership": {"mode": "static", "index": 0, "count": 1},
+            "rebind": {"mode": "cycle"},
+            "ops": {"status": "127.0.0.1:0", "journal": {"path": str(self.folder)}},
+        }
+        document = {"connection": {"transport": "solace", "host": self.BROKER.url}, "group": self.GROUP}
+        self.settings = parse_settings(document | sections, "test", {})
+        async with open_publisher(self.settings) as publisher:
+            await publisher.publish("new", b"x", key="a")
+
+    async def act(self):
+        handlers = Handlers()
+
+        @handlers.handler(">")
+        async def stop(_):
+            await asyncio.sleep(0)
+            app.stop()
+
+        @handlers.lifespan
+        async def life():
+            await asyncio.sleep(0)
+            yield
+            await asyncio.sleep(0)
+
+        app = App(handlers, self.settings)
+        await app.run()
+
+    async def look(self):
+        if any('"kind":"close"' not in each.read_text().splitlines()[-1] for each in self.folder.iterdir()):
+            self.found.append("the journal has no end")
 
 
 @contextmanager
@@ -511,6 +552,7 @@ STORIES: dict[type[Story], int] = {
     Posting: 9,
     OpeningPublisher: 13,
     Asking: 31,
+    BeingAMember: 97,
 }
 """Each with the distance between the steps that are tried here."""
 
