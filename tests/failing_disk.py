@@ -65,8 +65,7 @@ class FailingDisk:
     def __init__(self, top: Path, fault: Fault, at: int) -> None:
         self.count = 0
         """Operations so far."""
-        self.open_files: set[int] = set()
-        """Numbers of files below the folder that were opened and not closed."""
+        self._open_files: set[int] = set()
         self._top = f"{top}/"
         self._fault = fault
         self._at = at
@@ -104,16 +103,16 @@ class FailingDisk:
         if not any(map(self._is_ours, (*given[:2], options.get("dir_fd")))):
             return take(*given, **options)
         if name == "close":
-            self.open_files.discard(given[0])
+            self._open_files.discard(given[0])
         done = self.answer(name, take, *given, **options)
         if name == "open":
-            self.open_files.add(done)
+            self._open_files.add(done)
         return done
 
     def _is_ours(self, given: object) -> bool:
         if isinstance(given, str | os.PathLike):
             return os.fspath(given).startswith(self._top)
-        return isinstance(given, int) and given in self.open_files
+        return isinstance(given, int) and given in self._open_files
 
     def _open(self, take: Callable[..., IO[Any]], path: Any, mode: str = "r", *given: Any, **options: Any) -> IO[Any]:
         if not self._is_ours(path):
@@ -124,7 +123,7 @@ class FailingDisk:
 
 
 class _File(io.FileIO):
-    """A file that was opened for writing. It closes as well as any, so that it is not counted as open."""
+    """A file that was opened for writing."""
 
     def __init__(self, disk: FailingDisk, path: Path) -> None:
         super().__init__(path, "wb")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from lbg_runtime.model.record import (
     DispatchRecord,
     FlowRecord,
     JournalHeader,
+    LedgerHeader,
     StatusRecord,
 )
 from lbg_runtime.validator.schema import JOURNALS, LEDGERS
+from tests.failing_disk import FAULTS, each_operation
 from tests.open_files import open_below
 
 
@@ -443,3 +446,31 @@ def test_a_note_that_cannot_be_written_is_tried_again_with_the_next_batch(path, 
     writer.write(_status(2))
     writer.flush()
     assert json.loads(_lines(path)[0])["is_whole"] is False
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=attrgetter("name"))
+def test_whatever_the_disk_refuses_each_record_is_there_once_or_the_file_says_that_some_are_missing(tmp_path, fault):
+    for top, disk in each_operation(tmp_path, fault):
+        path = top / "p.ledger.jsonl"
+        with disk.ill(), capture_logs() as logs:
+            try:
+                writer = RecordWriter(path, first=LedgerHeader("run", "orders", "h", 4, "crc32", "p", "host", 1, 0))
+            except OSError:
+                # Whoever asked for the file is told. The next life has a file of another name.
+                assert open_below(top) == []
+                continue
+            for number in (1, 2, 3):
+                writer.write(_record(number))
+                writer.flush()
+        writer.write(_record(4))
+        writer.close(clean=True)
+        assert open_below(top) == []
+        file = read_file(path, "ledger", 0)
+        (batch,) = file.batches["confirmed"]
+        found, told = batch.column("first_seq").to_pylist(), file.row(LEDGERS)
+        assert found == sorted(set(found))
+        assert found[-1] == 4
+        assert not told["torn"]
+        assert (found == [1, 2, 3, 4] and not told["dropped"]) or told["dropped"] or told["defect"]
+        assert [log["event"] for log in logs] in ([], ["journal_write_failed"])
+        assert len(logs) == (writer.dropped > 0)

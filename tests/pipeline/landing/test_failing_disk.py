@@ -18,6 +18,7 @@ from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from lbg_runtime.pipeline.landing.removed import RemovedLane, read_removed, removed_end
 from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.failing_disk import FAULTS, Fault, each_operation
+from tests.open_files import open_below
 from tests.pipeline.landing.landed import SHAPE, id_of, ids_of, rows
 
 
@@ -53,7 +54,7 @@ def test_rows_are_landed_once_and_in_order_by_whoever_tries_again(tmp_path: Path
         root, tick, left = top / "log", itertools.count(1).__next__, list(wanted)
         with disk.ill():
             land(root, left, tick, attempts=2)
-        assert not disk.open_files
+        assert open_below(top) == []
         land(root, left, tick, attempts=1)
         assert left == []
         assert is_undamaged(root)
@@ -78,7 +79,7 @@ def test_a_lane_that_is_pruned_and_removed_is_there_or_noted_at_any_time_and_goe
                 # A log that cannot be listed is not pruned.
                 with suppress(OSError):
                     list(prune(root, 150, clock_us=lambda now_us=now_us: now_us, failures=failures))
-        assert not disk.open_files
+        assert open_below(top) == []
         assert is_undamaged(root)
         extents = [extent.rows for extent in LandingLog(root).lanes().values()]
         noted = read_removed(root, 3, 0, removed_end(root, 3))

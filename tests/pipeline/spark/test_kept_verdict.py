@@ -1,7 +1,9 @@
 """What parts have said is there for whoever goes on with the checkpoint, as of the last batch that is done."""
 
 import pickle
+from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,8 @@ from lbg_runtime.pipeline.spark import running_verdict
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
 from lbg_runtime.pipeline.spark.running_verdict import RunningVerdict
 from lbg_runtime.validator.findings import NOTHING_YET, Finding, Law
+from tests.failing_disk import FAULTS, Fault, each_operation
+from tests.open_files import open_below
 
 
 def said(published: int) -> Said:
@@ -159,3 +163,27 @@ def test_a_batch_that_was_cut_short_while_it_was_kept_leaves_the_one_before(kept
     kept.keep(1, said(4))
     note_done(tmp_path, 1)
     assert kept.load() == said(4)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=attrgetter("name"))
+def test_whatever_the_disk_refuses_a_batch_that_is_done_is_kept_and_the_others_are_run_again(
+    tmp_path: Path, fault: Fault
+) -> None:
+    def go_on(checkpoint: Path, directory: Path) -> None:
+        kept = KeptVerdict(checkpoint)
+        kept.claim(directory)
+        for batch in range(len(done), 3):
+            assert kept.before(batch) == (said(batch - 1) if batch else Said({}, ()))
+            kept.keep(batch, said(batch))
+            done.append(batch)
+
+    for top, disk in each_operation(tmp_path, fault):
+        done: list[int] = []
+        with disk.ill(), suppress(OSError, UserError):
+            go_on(top / "checkpoint", tmp_path)
+        assert open_below(top) == []
+        go_on(top / "checkpoint", tmp_path)
+        kept = KeptVerdict(top / "checkpoint")
+        assert kept.before(3) == said(2)
+        names = sorted(path.name for path in (top / "checkpoint/verdict").iterdir())
+        assert names == ["1", "2", "directory", "version"]
