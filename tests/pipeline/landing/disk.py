@@ -1,6 +1,7 @@
 """A disk that remembers what a power cut would leave of it."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -30,3 +31,16 @@ class Disk:
                 if self._sizes.get(path.stat().st_ino, 0) < path.stat().st_size:
                     lost.append(f"{path} to its end")
         return lost
+
+    def cut_power(self, top: Path) -> None:
+        """Take away what lies below and would be gone, or cut; names that were removed do not come back."""
+        for folder, folders, files in os.walk(top):
+            kept = self._names.get(os.stat(folder).st_ino, set())
+            for name in [each for each in folders if each not in kept]:
+                folders.remove(name)
+                shutil.rmtree(f"{folder}/{name}")
+            for path in (Path(folder, name) for name in files):
+                if path.name in kept:
+                    os.truncate(path, min(self._sizes.get(path.stat().st_ino, 0), path.stat().st_size))
+                else:
+                    path.unlink()

@@ -19,6 +19,7 @@ from lbg_runtime.pipeline.landing.removed import RemovedLane, read_removed, remo
 from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.failing_disk import FAULTS, Fault, each_operation
 from tests.open_files import open_below
+from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import SHAPE, id_of, ids_of, rows
 
 
@@ -43,6 +44,11 @@ def land(root: Path, left: list[str], tick: Callable[[], int], attempts: int) ->
         lane.close()
 
 
+def landed(root: Path) -> list[str]:
+    log = LandingLog(root)
+    return ids_of(log.read_queue(3, {}, {name: extent.rows for name, extent in log.lanes().items()}))
+
+
 def is_undamaged(root: Path) -> bool:
     return not [each for each in verify(LandingLog(root), Walked()) if each.grade is Grade.DAMAGE]
 
@@ -58,9 +64,28 @@ def test_rows_are_landed_once_and_in_order_by_whoever_tries_again(tmp_path: Path
         land(root, left, tick, attempts=1)
         assert left == []
         assert is_undamaged(root)
-        log = LandingLog(root)
-        ends = {name: extent.rows for name, extent in log.lanes().items()}
-        assert ids_of(log.read_queue(3, {}, ends)) == wanted
+        assert landed(root) == wanted
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=attrgetter("name"))
+def test_a_power_cut_after_it_takes_no_row_that_is_said_to_have_landed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    wanted = [id_of("k", 1), id_of("k", 2)]
+    plug = Disk()
+    monkeypatch.setattr(os, "fsync", plug.sync)
+    monkeypatch.setattr(os, "fdatasync", plug.sync)
+    for top, disk in each_operation(tmp_path, fault):
+        root, tick, left = top / "log", itertools.count(1).__next__, list(wanted)
+        with disk.ill():
+            land(root, left, tick, attempts=2)
+        plug.cut_power(top)
+        if len(left) < len(wanted):
+            assert is_undamaged(root)
+            assert landed(root)[: len(wanted) - len(left)] == wanted[: len(wanted) - len(left)]
+        land(root, left, tick, attempts=1)
+        assert landed(root) == wanted
+        assert is_undamaged(root)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=attrgetter("name"))
