@@ -5,6 +5,7 @@ from collections import Counter
 from functools import partial
 
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
+from lbg_runtime.core.parking.records import PARKING_PREFIX, ParkedMessage, decode_entry
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.transport.memory.flow import HandleState
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -18,8 +19,9 @@ ACK_DELAY_S = 0.1
 class DistantFlow:
     """A flow of a memory transport, some way off; says when it is misused."""
 
-    def __init__(self, session, member, queue, received):
+    def __init__(self, session, member, queue, epoch, received):
         self.flow = None
+        self._name = queue, epoch
         self._session = session
         self._member = member
         self._is_of_group = queue.startswith("orders/")
@@ -27,6 +29,7 @@ class DistantFlow:
         self._settled = set()
 
     def settle(self, delivery_id, outcome):
+        self._member.figures.settle(*self._name, delivery_id)
         self._session.begin_call("settle")
         world, identity = self._member.world, self._received[delivery_id]
         if delivery_id in self._settled:
@@ -107,7 +110,7 @@ class DistantTransport(MemoryTransport):
             sink(event)
 
         await self.travel("bind")
-        distant = DistantFlow(self, self._member, queue, received)
+        distant = DistantFlow(self, self._member, queue, epoch, received)
         distant.flow = await super().bind(queue, epoch, take)
         self.flows.append(distant)
         try:
@@ -120,6 +123,9 @@ class DistantTransport(MemoryTransport):
     def send(self, message):
         """A `PublishFailed` of the plan is told of a message that the broker has, a `PublishRefused` of one that it has
         not."""
+        entry = decode_entry(message) if message.topic.startswith(PARKING_PREFIX) else None
+        if isinstance(entry, ParkedMessage):
+            self._member.figures.copy(entry.original)
         return self._answered_later(partial(super().send, message))
 
     def send_together(self, messages):

@@ -7,7 +7,8 @@ another one gets what is left.
 
 `World.found` says what should not be: messages lost or out of order, two handlings of a key at a time, a
 settlement without a handling or a second one, deliveries that never end or end twice, flows, tasks and timers left
-behind, exceptions that nobody retrieved, a way out that takes too long, a member that stands still.
+behind, exceptions that nobody retrieved, a way out that takes too long, a member that stands still, figures that are
+not true.
 
 More than 400 lines, as the other stories derive from this one and replace its parts.
 """
@@ -39,6 +40,7 @@ from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.garbage import own_garbage
 from tests.runtime.conftest import make_settings
 from tests.runtime.distant_session import LATENCY_S
+from tests.runtime.figures import LOOKS_EVERY
 from tests.runtime.stepped_threads import SteppedThread
 from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
 
@@ -70,11 +72,18 @@ class SteppedLoop(VirtualTimeLoop):
         self._readings = itertools.count(1)
         self._slept_ns = 0
         self._went_on_ns = 0
+        self.passed = 0
+        """All steps, counted or not."""
+        self.look = lambda: None
+        """Called between two steps, now and then."""
         self.told = []
         """What came to the exception handler."""
         self.set_exception_handler(lambda _, context: self.told.append(context))
 
     def begin_step(self):
+        self.passed += 1
+        if self.passed % LOOKS_EVERY == 0:
+            self.look()
         if self.counts:
             self.step += 1
             mishap = self.mishaps.pop(self.step, None)
@@ -350,7 +359,7 @@ class World:
 
     async def dispose(self):
         """End what is left of members that were killed; what their handlers do then does not count."""
-        self.fault = lambda _: None
+        self.fault, self.loop.look = lambda _: None, lambda: None
         for each in self.members.values():
             await each.dispose()
 
@@ -374,12 +383,17 @@ def play(world_class, arrange=lambda world: None, trouble=None):
         world.members[given[3].client_name].watch(made)
         return made
 
+    def look():
+        for member in world.members.values():
+            member.look_at_figures()
+
     async def life():
         world.story = asyncio.current_task()
         await world.begin()
         arrange(world)
         await world.life()
 
+    loop.look = look
     # In the end it is told what was left with an exception that nobody retrieved.
     with own_garbage(), ExitStack() as changes:
         readers = (dispatcher, journal, key_book, flight_recorder)

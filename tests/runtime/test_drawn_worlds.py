@@ -1,5 +1,6 @@
 """Whatever handlers, middleware and hooks do, and whatever happens to their member meanwhile: nothing is lost, out of
-order or settled without success, effects are there once, journals are valid, and the member comes to rest.
+order or settled without success, effects are there once, journals are valid, figures are true, and the member comes
+to rest.
 
 `drawn_worlds` has the pieces. Some worlds of each story are tried here; `python -m tests.runtime.test_drawn_worlds
 FIRST BEHIND` tries all stories with these numbers, a thousand in some minutes, and prints what is wrong.
@@ -13,11 +14,15 @@ import sys
 import pytest
 import structlog
 
+from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.guard.memory import Entry, MemoryGuard
+from lbg_runtime.metrics.reading import LanesReading
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.dispatch.troubles import Troubles
 from lbg_runtime.runtime.handlers.batches import _Line
 from lbg_runtime.runtime.handlers.failure_policy import FailurePolicy
 from lbg_runtime.runtime.handlers.hooks import QueueHooks, _Assignment
@@ -25,6 +30,7 @@ from lbg_runtime.runtime.handlers.middleware import _Turn
 from lbg_runtime.runtime.handlers.publishing import Confirms
 from lbg_runtime.runtime.handlers.resources import _Work
 from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.runners.attempts import Attempt, InterruptedBy, RunningAttempts
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from tests.runtime.drawn_worlds import drawn
@@ -129,6 +135,24 @@ def _record_as_settled(journal, *given, handled=MemberJournal.handled, **_):
     handled(journal, *given, is_settled=True)
 
 
+def _tell_nothing_of_parked(troubles, handling, report, to, *, moved=Troubles.moved):
+    if report.then is not Then.PARK:
+        moved(troubles, handling, report, to)
+
+
+def _count_unsettled(meters, handling, _, *, ended=MemberMeters.ended):
+    ended(meters, handling, is_settled=True)
+
+
+def _count_no_failure(troubles, *given, attempt_failed=Troubles.attempt_failed, **more):
+    attempt_failed(troubles, *given, **more)
+    troubles._counts.failed_attempts -= 1
+
+
+def _hold_nothing(_):
+    return LanesReading(0, 0, 0)
+
+
 async def _always(guard, message, effect):
     entry = guard.entries.setdefault(message.key, Entry(None))
     entry.value = effect(entry.value)
@@ -152,6 +176,12 @@ PLANTED = {
     "on_assigned does not wait for the epoch before": (31, _Assignment, "_wait_for_the_one_before", _wait_for_nothing),
     "a guard has each effect again": (2, MemoryGuard, "once", _always),
     "all is recorded as settled": (0, MemberJournal, "handled", _record_as_settled),
+    "what goes back counts as handled": (1, MemberMeters, "ended", _count_unsettled),
+    "what fails is not counted": (1, Troubles, "attempt_failed", _count_no_failure),
+    "what is parked is not counted": (0, Troubles, "moved", _tell_nothing_of_parked),
+    "a queue that came has no pause": (0, MemberMeters, "first_started", _nothing),
+    "nothing is said to be held": (0, Dispatcher, "held", _hold_nothing),
+    "nothing is said to be in flight": (0, FlowMachine, "in_flight", 0),
     "settlements leave before their records": (131, MemberJournal, "flush", lambda _: None),
     "what waits for its batch is handled though its queue has stopped": (5, Dispatcher, "_hold_what_waits", _nothing),
     "keys of a shard that was away count as known": (3, Dispatcher, "forget_keys", _nothing),
@@ -164,6 +194,7 @@ PLANTED = {
 """Mistakes, to show that they would be found, and from which seed on they are looked for."""
 
 PLANTED_ELSEWHERE = {
+    "what is parked is not counted": ParkingWorld,
     "what waits for its batch is handled though its queue has stopped": StoppedWorld,
     "a batch of a shard that leaves waits for more": RestripedWorld,
     "keys of a shard that was away count as known": RestripedBackWorld,

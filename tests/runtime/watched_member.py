@@ -8,6 +8,7 @@ from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.runtime.shutdown import TAIL_MS
 from lbg_runtime.testing.freezer import Freezer
 from tests.runtime.distant_session import DistantTransport
+from tests.runtime.figures import Figures
 
 DRAIN_TIMEOUT_S = 4
 
@@ -33,6 +34,9 @@ class WatchedMember:
         self.dispatched = self.ended = 0
         self.supervisor = None
         self.dispatcher = None
+        self.figures = None
+        # A defect in the middle of its settlements ends it, whatever it has counted by then.
+        self._is_beyond_counting = any(call == "settle" for call, _ in trouble or {})
         self.task = None
         self.process = Freezer()
         self._death = asyncio.get_running_loop().create_future()
@@ -89,17 +93,32 @@ class WatchedMember:
         """Count what goes into its dispatcher, and what comes out."""
         self.supervisor, self.dispatcher = made, made._dispatcher
         prepare, end = self.dispatcher._prepare, self.dispatcher._end
+        figures = self.figures = Figures(made, made._journal)
 
         def counted_prepare(delivery):
             self.dispatched += 1
-            return prepare(delivery)
+            handling = prepare(delivery)
+            figures.take_in(handling)
+            return handling
 
         def counted_end(handling, outcome):
             self.ended += 1
             end(handling, outcome)
+            figures.end(handling)
             self.world.look_at_end(self, handling)
 
         self.dispatcher._prepare, self.dispatcher._end = counted_prepare, counted_end
+
+    def look_at_figures(self):
+        """Called between two steps of the loop."""
+        if self.figures is not None and not self.is_killed:
+            self._note_wrong(self.figures.wrong())
+
+    def _note_wrong(self, found):
+        # Once: what is told wrong stays so.
+        for each in [] if self._is_beyond_counting else list(found):
+            self._is_beyond_counting = True
+            self.world.fault(f"{self.name} tells of {each}")
 
     async def until_ended(self):
         await asyncio.wait([self.task, self._death], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -132,6 +151,8 @@ class WatchedMember:
             self.world.fault(f"{self.name} is gone and still bound")
         if self.is_killed:
             return
+        if self.figures is not None:
+            self._note_wrong(self.figures.wrong_at_end())
         # Who cancels it a second time does not want to wait.
         in_good_order = self.asked_s is not None and self.task.cancelling() < 2
         if in_good_order and self.closed_with > getattr(self.end, "still_bound", 0):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -367,11 +368,31 @@ class JournaledWorld(World):
         sent.add_done_callback(lambda _: self._ledger.confirmed(key, ord(key) % 2, number, sent_us))
         return sent
 
+    def _compare_figures(self, run):
+        """What members have counted, and what they have written down."""
+        made = [each for each in self.members.values() if each.figures is not None]
+        lives = {(each.supervisor._member, each.supervisor._journal.incarnation): each for each in made}
+        settled = Counter(
+            (each["journal"], each["queue"]) for each in run.dispatches.to_pylist() if each["t_settle"] is not None
+        )
+        for number, file in enumerate(run.journals.to_pylist()):
+            member = lives.get((file["member"], file["incarnation"]))
+            if member is None or file["dropped"] or file["defect"]:
+                continue
+            for queue, count in member.figures.handled.items():
+                told = count - member.figures.untried[queue]
+                if settled[number, queue] != told:
+                    self.fault(
+                        f"{member.name} has handled {told} of queue {queue}, and recorded {settled[number, queue]}"
+                    )
+
     async def afterwards(self):
         await super().afterwards()
         self.is_full_until_s = 0
         self._ledger.close(clean=True)
-        verdict = validate(read_run(self._path))
+        run = read_run(self._path)
+        self._compare_figures(run)
+        verdict = validate(run)
         if verdict.kind.value not in self.verdicts():
             self.fault(f"{verdict.kind}: {verdict.reasons} {verdict.findings}")
         self._folder.cleanup()
