@@ -71,7 +71,8 @@ def _one(value: float) -> Figures:
 STATE_METRICS: tuple[tuple[str, str, Callable[[ScrapedMember], float]], ...] = (
     (
         "lbg_member_up",
-        "1 if the member's event loop answers. If it is 0, only this metric and the next three are reported.",
+        "1 if the member's event loop answers. If it is 0, and until the member has begun, only this metric and the "
+        "next three are reported.",
         lambda state: not state.blocked_ms,
     ),
     (
@@ -126,7 +127,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_redelivered_total",
         MetricKind.COUNTER,
-        "Messages handled and settled that the broker had delivered before, to this member or to another.",
+        "Messages handled and settled that the broker had delivered before, to this member or to another. Replays of "
+        "parked messages are among them.",
         lambda one: _one(one.meters.redelivered),
     ),
     FigureMetric(
@@ -180,7 +182,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_queues_standing_still",
         MetricKind.GAUGE,
-        "Queues fed to this member from which it starts nothing: a message failed for good, or parking is not open.",
+        "Queues fed to this member from which it starts nothing: a message failed for good, or parking has not been "
+        "open for 5 s.",
         lambda one: _one(one.troubles.stopped),
     ),
     FigureMetric(
@@ -204,7 +207,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_returned_total",
         MetricKind.COUNTER,
-        "Messages that ended without an outcome: given back unhandled, or their handler cancelled. They come again.",
+        "Messages that ended without an outcome: given back unhandled, or their handler cancelled. They come again. "
+        "Replays that end so are not counted, as their messages stay parked.",
         lambda one: _one(one.meters.returned),
     ),
     FigureMetric(
@@ -228,7 +232,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_keys_hot",
         MetricKind.GAUGE,
-        "Keys of which more messages wait than dispatch.max_waiting_per_key, until at most half of that number wait.",
+        "Keys of which more messages wait than dispatch.max_waiting_per_key, or a quarter of dispatch.max_in_flight if "
+        "that is less, until at most half of that number wait.",
         lambda one: _one(one.keys.hot),
     ),
     FigureMetric(
@@ -324,7 +329,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_group_members",
         MetricKind.GAUGE,
-        "Living members as this one sees them, itself included, by state; a silent member counts as suspect.",
+        "Living members as this one sees them, itself included, by state, if any are in it; a silent member counts as "
+        "suspect.",
         lambda one: (({"state": state}, count) for state, count in one.group_members.items()),
         ("state",),
     ),

@@ -75,27 +75,138 @@ from lbg_runtime.metrics.publisher import PublisherCollector
 
 REGISTRY.register(PublisherCollector(publisher))
 ```
+
+A registry takes one publisher. What was sent is confirmed, refused, unknown or still on its way; once the publisher is
+closed, nothing is on its way any more.
 """
 
-_ASK = """| question | expression |
-|---|---|
-| messages per second of the group | `sum(rate(lbg_messages_handled_total[1m]))` |
-| queues without an owner | `(count(count by (queue) (lbg_messages_in_flight)) or vector(0)) < 8`, for a group of 8 |
-| handlers that fail | `rate(lbg_attempts_failed_total[5m]) > 0` |
-| p99 of handling | `histogram_quantile(0.99, sum by (le) (rate(lbg_handling_duration_seconds_bucket[5m])))` |
-| takeovers | `increase(lbg_owner_changes_total{event="taken",cause="elected"}[10m])`, beyond those of a start |
-| a member that is stuck | `lbg_member_up == 0`, or `lbg_member_ready == 0` for longer than a move takes |
-| a process that is stopped, or gone | `up == 0` of its scrape job, as nobody answers |
-| queues that stand still | `lbg_queues_standing_still > 0`; the live page and the log say which, and why |
-| keys that stand still | `lbg_keys_stuck > 0`, `lbg_keys_parked > 0`; the log says which |
-| a re-striping that is stuck | `changes(lbg_restriping_shards{stage="left"}[10m]) == 0`, for 10 minutes |
-| messages that failed for good | `increase(lbg_messages_moved_total[10m]) > 0`, or of `lbg_messages_parked_total` |
-| an outage of the broker | `max(lbg_member_ready) == 0`, for longer than a move takes; the log has `connection_lost` |
-| p99 of confirms | `histogram_quantile(0.99, sum by (le) (rate(lbg_publisher_confirm_seconds_bucket[5m])))` |
-| a journal with gaps | `increase(lbg_journal_records_dropped_total[10m]) > 0` |
+_ALERTS_HEAD = """For a group of 8 queues. *For* is how long an expression should hold before somebody is called; where it
+is not 0, that is longer than a move takes.
 
-These are for a Prometheus that knows one group, as only `lbg_member_info` has its name. With several, give each a
-scrape job of its own and add `{job="orders"}`, or get the name by
+| what is wrong | expression | for | then |
+|---|---|---|---|"""
+
+ALERTS = (
+    (
+        "nobody handles some queues",
+        "`(count(count by (queue) (lbg_messages_in_flight)) or vector(0)) < 8`",
+        "1 min",
+        "[a queue nobody has](operations.md#a-queue-nobody-has); if no member is ready, [the "
+        "broker](operations.md#the-broker-fails-over-or-restarts)",
+    ),
+    (
+        "no member is ready: mostly an outage of the broker",
+        "`max(lbg_member_ready) == 0`",
+        "1 min",
+        "the log has `connection_lost`; [the broker](operations.md#the-broker-fails-over-or-restarts)",
+    ),
+    (
+        "a member is not ready",
+        "`lbg_member_ready == 0`",
+        "1 min",
+        "its `/readyz` says why ([status-api.md](status-api.md))",
+    ),
+    (
+        "a member's event loop hangs",
+        "`lbg_member_up == 0`",
+        "1 min",
+        "[a member is stuck](operations.md#a-member-is-stuck)",
+    ),
+    (
+        "a process is stopped, or gone",
+        "`up == 0` of its scrape job, as nobody answers",
+        "1 min",
+        "[a member crashed](operations.md#a-member-crashed)",
+    ),
+    (
+        "a queue stands still with all its keys",
+        "`lbg_queues_standing_still > 0`",
+        "0",
+        "the live page and the log say which, and why: [`stop`](failing.md#stop), or "
+        "[parking](failing.md#what-it-needs)",
+    ),
+    (
+        "a key stands still",
+        "`lbg_keys_stuck > 0`, `lbg_keys_parked > 0`",
+        "0",
+        "the log says which; [a key stands still](operations.md#a-key-stands-still)",
+    ),
+    (
+        "messages failed for good",
+        "`increase(lbg_messages_moved_total[10m]) > 0 or lbg_messages_moved_total > 0 unless "
+        "lbg_messages_moved_total offset 10m`, and the same of `lbg_messages_parked_total`",
+        "0",
+        "the log has `message_moved` or `key_parked`; [publish again](failing.md#publish-again), [parked "
+        "keys](failing.md#parked-keys)",
+    ),
+    (
+        "what failed cannot be moved or parked, so its key waits",
+        "`increase(lbg_moves_failed_total[10m]) > 0`",
+        "10 min",
+        "the log has `move_failed` with the reason",
+    ),
+    (
+        "handlers fail",
+        "`rate(lbg_attempts_failed_total[5m]) > 0`",
+        "5 min",
+        "the log has `handling_failed`; [when a handler fails](failing.md)",
+    ),
+    (
+        "a re-striping is stuck",
+        '`changes(lbg_restriping_shards{stage="left"}[10m]) == 0`',
+        "10 min",
+        "[what others have left](restripe.md#what-others-have-left)",
+    ),
+    (
+        "a journal has gaps",
+        "`increase(lbg_journal_records_dropped_total[10m]) > 0`",
+        "0",
+        "[journals](operations.md#journals)",
+    ),
+)
+"""What is wrong, how it is seen, for how long, and where to look."""
+
+_ALERTS_TAIL = """
+`increase` and `rate` do not see what a process counted before its first scrape, and a process under a new name begins
+with new series. Whatever fails soon after a start is missed by them alone; hence the second half of the expression for
+messages that failed for good.
+"""
+
+QUESTIONS = (
+    (
+        "messages per second of the group",
+        "`sum(rate(lbg_messages_handled_total[1m]))`",
+    ),
+    (
+        "how busy the members are",
+        "`lbg_lanes_running`, of `dispatch.runners`; what waits is in `lbg_messages_waiting`",
+    ),
+    (
+        "p99 of handling",
+        "`histogram_quantile(0.99, sum by (le) (rate(lbg_handling_duration_seconds_bucket[5m])))`; 30 s "
+        "stands for more, too",
+    ),
+    (
+        "takeovers",
+        '`increase(lbg_owner_changes_total{event="taken",cause="elected"}[10m])`, beyond those of a start',
+    ),
+    (
+        "pauses of moves, p99",
+        "`histogram_quantile(0.99, sum by (le) (rate(lbg_queue_pause_seconds_bucket[1h])))`, where messages "
+        "are always there",
+    ),
+    (
+        "handled again after a crash or a cut",
+        "`rate(lbg_messages_redelivered_total[5m])`, replays of parked messages among them",
+    ),
+    (
+        "p99 of confirms",
+        "`histogram_quantile(0.99, sum by (le) (rate(lbg_publisher_confirm_seconds_bucket[5m])))`",
+    ),
+)
+
+_ASK = """All of these are for a Prometheus that knows one group, as only `lbg_member_info` has its name. With several,
+give each a scrape job of its own and add `{job="orders"}`, or get the name by
 `* on (instance) group_left (group) lbg_member_info`, which leaves out members whose event loop does not answer.
 
 Of the names in OpenTelemetry's messaging conventions, `messaging.client.consumed.messages` is closest to
@@ -127,7 +238,16 @@ def metrics_page() -> str:
             f"| `{UNCONFIRMED[0]}` | gauge | {UNCONFIRMED[1]} |",
             f"| `{CONFIRM_DURATIONS[0]}` | histogram | {CONFIRM_DURATIONS[1]} |",
             "",
+            "## Alerts",
+            "",
+            _ALERTS_HEAD,
+            *(f"| {' | '.join(cells)} |" for cells in ALERTS),
+            _ALERTS_TAIL,
             "## Questions",
+            "",
+            "| question | expression |",
+            "|---|---|",
+            *(f"| {' | '.join(cells)} |" for cells in QUESTIONS),
             "",
             _ASK,
             "## Spans and log lines",
