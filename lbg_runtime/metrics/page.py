@@ -80,8 +80,8 @@ A registry takes one publisher. What was sent is confirmed, refused, unknown or 
 closed, nothing is on its way any more.
 """
 
-_ALERTS_HEAD = """For a group of 8 queues. *For* is how long an expression should hold before somebody is called; where it
-is not 0, that is longer than a move takes.
+_ALERTS_HEAD = """For a group of 8 queues. *For* is how long an expression should hold before somebody is called; where
+it is not 0, that is longer than a move takes.
 
 | what is wrong | expression | for | then |
 |---|---|---|---|"""
