@@ -1,6 +1,9 @@
 """What is told of a member, under the names that the journal and the commands have for it."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 
@@ -77,6 +80,30 @@ def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
     of_member = orjson.loads(orjson.dumps(member_as_object(member(flow(0, FlowState.ACTIVE)))))
     assert of_group.keys() - of_member.keys() == {"suspect_for"}
     assert of_group["flows"]["orders/0"].keys() <= of_member["flows"]["orders/0"].keys()
+
+
+def test_every_field_is_explained_on_the_page() -> None:
+    named = set(re.findall(r"`(\w+)`", (Path(__file__).parents[2] / "docs/status-api.md").read_text()))
+    waits = replace(flow(1, FlowState.ACTIVE), parking_wait=ParkingWait(8_000, "Queue Shutdown"))
+    head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None)
+    sight = KeySight(4, 2, head, LastHandled(16, 2, 13, LastOutcome.HANDLED))
+    told = [
+        member_as_object(member(waits)),
+        handled_as_object(HandledPicture(MemberId("a"), 5, {}, 0, {})),
+        {"changes": changes_as_object(MemberId("a"), 5, [])["changes"]},
+        key_as_object(KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, None, sight)),
+    ]
+    assert {name for each in told for name in _names(orjson.loads(orjson.dumps(each)))} <= named
+
+
+def _names(told: object) -> Iterator[str]:
+    """Those of fields; not of queues."""
+    for name, value in told.items() if isinstance(told, dict) else ():
+        if "/" not in name:
+            yield name
+        yield from _names(value)
+    for each in told if isinstance(told, list) else ():
+        yield from _names(each)
 
 
 def test_why_a_queue_stands_still_has_the_names_that_its_flow_has() -> None:
