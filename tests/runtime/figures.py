@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import LastOutcome
 from lbg_runtime.core.parking.stay_state import HELD
 from lbg_runtime.metrics.member import ScrapedMember, exposition
 from lbg_runtime.model.failure import Then
@@ -47,6 +48,8 @@ class Figures:
         self._counts = Counter()
         self._starts = {}
         """By the index of the queue and epoch: when the first handling of it began."""
+        self._last = {}
+        """By key, its newest settled message: number, attempts, and whether it was handled."""
         self._before = {}
         """The counters at the last look."""
 
@@ -100,6 +103,9 @@ class Figures:
         if handling.end_report is not None and handling.end_report.then is Then.PARK:
             return
         self.handled[self._index_of(queue)] += 1
+        if handling.key is not None:
+            is_handled = handling.end_report is None
+            self._last[handling.key] = handling.delivery.message.key_sequence, handling.attempts, is_handled
         self.untried[self._index_of(queue)] += not handling.attempts
         self._counts["redelivered"] += handling.delivery.redelivered
         self._counts["retried"] += handling.attempts > 1
@@ -124,6 +130,7 @@ class Figures:
         yield from self._wrong_of_lanes(told)
         yield from self._wrong_of_counts(told)
         yield from self._wrong_of_owners(told)
+        yield from self._wrong_of_keys()
         counters = dict(_counters(told))
         yield from (
             f"{name} fell from {value} to {counters.get(name)}"
@@ -190,6 +197,14 @@ class Figures:
         yield from _differing("states", told.queue_states, {state.value: states[state] for state in FlowState})
         in_good_order = sum(count for (_, cause), count in counts.items() if _is_in_good_order(cause))
         yield from _outside("drains", sum(told.meters.drains.counts), 0, in_good_order)
+
+    def _wrong_of_keys(self):
+        held = Counter(each.key for each in self._held)
+        for key in {*held, *self._last} - {None}:
+            sight = self._status.key(key).sight
+            yield from _differing(f"messages of {key}", sight.waiting + (sight.head is not None), held[key])
+            last = sight.last and (sight.last.number, sight.last.attempts, sight.last.outcome is LastOutcome.HANDLED)
+            yield from _differing(f"the last of {key}", last, self._last.get(key))
 
     def wrong_at_end(self):
         """What is left of a life that is over, and what could not be told before."""
