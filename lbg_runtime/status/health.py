@@ -69,7 +69,7 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
 def _not_fed(picture: MemberPicture, flow: FlowPicture) -> str:
     reason = "neither fed to this member nor known to have another owner"
     if flow.why_unbound is not None:
-        reason = f"{reason}; bind refused: {flow.why_unbound}"
+        reason = f"{reason}; {flow.why_unbound}"
     if picture.view is not None and picture.view.hears_other_versions:
         return f"{reason}, nor standing by; members of another version are not understood"
     return reason

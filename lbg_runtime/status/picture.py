@@ -52,7 +52,7 @@ class FlowPicture:
     parking_wait: ParkingWait | None
     """Why nothing of it is handled although it is fed to this member: what is parked is not known yet."""
     why_unbound: str | None
-    """Why the last bind failed; None if it did not."""
+    """Why it has no handle: the last bind failed, or the handle was lost; None otherwise."""
 
     @property
     def standstill(self) -> Standstill | None:

@@ -148,7 +148,7 @@ class FlowRunner:
         self.unanswered = 0
         """Dispatched deliveries, replays included, whose end has not been taken yet."""
         self.why_unbound: str | None = None
-        """Why the last bind failed; None if it succeeded, or none has ended."""
+        """Why it has no handle: the last bind failed, or the handle was lost; None otherwise."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
@@ -388,7 +388,7 @@ class FlowRunner:
                 self.why_unbound = None
                 self._records.changed("bound")
             case BindRefused(_, reason):
-                self.why_unbound = reason
+                self.why_unbound = f"bind refused: {reason}"
             case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
                 FlowState.ACTIVE,
                 FlowState.DRAINING,
@@ -490,6 +490,8 @@ class FlowRunner:
                 case Note("handling_abandoned", facts) if ended is not None:
                     self._records.noted("handling_abandoned", {**facts_of(ended), **facts})
                 case Note(name, facts):
+                    if name == "flow_lost":
+                        self.why_unbound = f"flow lost: {facts['reason']}"
                     self._records.noted(name, facts)
                 case _:
                     assert_never(command)

@@ -207,6 +207,21 @@ async def test_a_refused_bind_is_tried_again(flow_trial):
     assert [error.permanent for error in trial.owner.refusals] == [True]
 
 
+async def test_why_it_has_no_handle_is_known_until_it_has_another(flow_trial):
+    """Of a handle that had ended nothing was known: a queue whose first message cannot be read had no reason."""
+    trial = flow_trial(_return)
+    async with trial.fed() as first:
+        trial.transport.sink(FlowDown(first, "a message cannot be read"))
+        await asyncio.sleep(0.01)
+        assert trial.runner.why_unbound == "flow lost: a message cannot be read"
+        second = await trial.activate()
+        await asyncio.sleep(0.01)
+        assert trial.runner.why_unbound is None
+        trial.transport.sink(FlowDown(first, "a late word of the former handle"))
+        await asyncio.sleep(0.01)
+        assert (trial.runner.machine.epoch, trial.runner.why_unbound) == (second, None)
+
+
 async def test_that_there_is_no_connection_is_not_told_once_more_by_each_queue_in_turn(flow_trial):
     trial = flow_trial(_return)
     trial.transport.refusals = [BindFailed(QUEUE, NOT_CONNECTED) for _ in range(3)]
