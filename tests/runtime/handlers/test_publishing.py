@@ -87,6 +87,21 @@ async def test_the_input_is_accepted_when_every_message_is_confirmed(rig, delive
     assert made.outcomes() == {1: Outcome.ACCEPTED}
 
 
+async def test_a_handler_that_publishes_may_return_one_message_alone(rig, delivery):
+    async def one(message):
+        return _out("a")
+
+    messenger = _Messenger()
+    made = rig(one, options={"publishes": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(1)
+        messenger.confirm(0)
+        await made.until_ended(1)
+    assert [payload for payload, _ in messenger.sent] == [b"a"]
+    assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
 async def test_what_is_given_the_properties_of_the_input_is_no_copy_of_it(rig, delivery):
     class Keeping(_Messenger):
         def send(self, message):
