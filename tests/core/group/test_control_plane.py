@@ -422,6 +422,22 @@ def test_while_the_newer_life_is_there_who_stands_aside_waits() -> None:
         assert Superseded() not in plane.take(now_ms, ControlMessageReceived(beat))
 
 
+def test_who_stands_aside_gives_also_what_it_is_fed_just_then() -> None:
+    """The broker's word may be on its way to the flow when the member learns of the newer life."""
+    plane = Plane()
+    plane.placed_with_b()
+    plane.stand_by(Q0)
+    other = Header(GroupName("orders"), A, Life(2, 1), 1)
+    beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
+    outputs = plane.machine.take([ControlMessageReceived(beat)], 4_200)
+    flow = plane.flows[Q0]
+    flow.handle(FlowActive(Epoch(1)), 4_200)
+    for request in [each.request for each in outputs if isinstance(each, AskFlow) and each.queue == Q0]:
+        flow.handle(request, 4_200)
+    assert flow.state is FlowState.ACTIVE
+    assert AskFlow(Q0, HandBackRequested("stand-aside")) in plane.take(4_210, FlowChanged())
+
+
 def test_who_stands_aside_waits_for_nothing_that_was_due_before(plane: Plane) -> None:
     """An offer that was open expired and stayed so: the deadline was in the past for ever, and the loop span."""
     assert any(isinstance(each, Offer) for each in said(plane.hear_b(4_200, Q1)))
