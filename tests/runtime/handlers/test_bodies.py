@@ -19,6 +19,10 @@ class Order(BaseModel):
     items: list[str] = []
 
 
+class Kinded(BaseModel):
+    kind: Literal["kinded"]
+
+
 @dataclass(frozen=True)
 class Bill:
     number: int
@@ -170,6 +174,11 @@ class Pool:
 def test_there_is_no_decoder_for_what_pydantic_cannot_read(annotation):
     with pytest.raises(NoBody, match=r"^$"):
         make_decoder(annotation)
+
+
+def test_what_pydantic_says_of_a_type_that_makes_no_sense_is_passed_on():
+    with pytest.raises(NoBody, match=r"^Model 'Order' needs a discriminator field for key 'kind'"):
+        make_decoder(Annotated[Order | Kinded, Field(discriminator="kind")])
 
 
 @pytest.mark.parametrize("annotation", [bytes | None, Optional[bytes], bytes | str, Order | bytes])  # noqa: UP045
