@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from typing import Self
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.whole import whole_number
 
 ADDRESS_FORM = "HOST:PORT with a port from 0 to 65535"
 
@@ -44,5 +45,5 @@ class ListenAddress:
 
 def is_port(text: str) -> bool:
     """Whether this is the number of a port, 0 included."""
-    # Not int() alone, which would take digits of other scripts, and any number of them.
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535
+    number = whole_number(text, 5)
+    return number is not None and number <= 65_535

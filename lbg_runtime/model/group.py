@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import GroupName, QueueName
+from lbg_runtime.model.whole import whole_number
 
 LARGEST_HASH_COUNT = 100_000
 """Limit on the number of shards: each is a subscription of its queue, and these are added one by one."""
@@ -88,20 +89,19 @@ class GroupShape:
         """Shard and original topic of a hashed topic, or None if it is not one of this group."""
         prefix, _, rest = hashed.partition("/")
         shard, _, topic = rest.partition("/")
-        # Only as a publisher writes it: no leading zero, no digits of another script, not a thousand digits.
-        if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal() and len(shard) < 20):
+        number = whole_number(shard, 19) if topic and prefix == self.hash_prefix else None
+        # Only as a publisher writes it: no leading zero.
+        if number is None or number >= self.hash_count or str(number) != shard:
             return None
-        number = int(shard)
-        return (number, topic) if number < self.hash_count and str(number) == shard else None
+        return number, topic
 
 
 def queue_index(group: str, queue: str) -> int | None:
     """The index of a queue that is named as `GroupShape.queue_name` does; None for any other queue."""
     start, _, index = queue.rpartition("/")
-    # Only as `queue_name` writes it, for the same reasons as in `split_topic`.
-    if start != group or not (index.isascii() and index.isdecimal() and len(index) < 10):
-        return None
-    return int(index) if index == str(int(index)) else None
+    number = whole_number(index, 9) if start == group else None
+    # Only as `queue_name` writes it.
+    return number if str(number) == index else None
 
 
 def queue_name_fault(name: str) -> str | None:

@@ -10,6 +10,7 @@ from lbg_runtime.config.settings import MembershipMode, MembershipSettings, Sett
 from lbg_runtime.core.roles import check_membership
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.model.whole import whole_number
 
 INDEX_VARIABLE = "LBG_MEMBER_INDEX"
 COUNT_VARIABLE = "LBG_MEMBER_COUNT"
@@ -136,9 +137,9 @@ def _whole(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
     if text == "":
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    if (number := whole_number(text, 9)) is None:
         raise ConfigError(f"environment {name}", repr(text), "a whole number")
-    return int(text)
+    return number
 
 
 def _ordinal(host_name: str) -> int:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.whole import whole_number
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
 NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -74,8 +75,8 @@ def text_of(where: str, encoded: bytes) -> str:
 def number_of(where: str, text: str, most: int) -> int:
     """A parameter as a number from 1 to `most` (which has four digits at most); raises `UserError` for anything
     else."""
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
-    if not 1 <= number <= most:
+    number = whole_number(text, 4)
+    if number is None or not 1 <= number <= most:
         raise UserError(where, ascii(text)[:80], f"a whole number from 1 to {most}")
     return number
 

@@ -12,6 +12,7 @@ from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import ParkingEntryRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.whole import whole_number
 
 _Read = TypeVar("_Read")
 
@@ -256,9 +257,9 @@ def _whole(found: Mapping[str, PropertyValue], name: str) -> int:
 
 
 def _number_in(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+    if (number := whole_number(text, 19)) is None:
         raise ParkingEntryRefused(f"{name} {text!r}")
-    return int(text)
+    return number
 
 
 def _lane(found: Mapping[str, PropertyValue]) -> LaneKey:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from lbg_runtime.model.errors import RestripeRecordRefused
 from lbg_runtime.model.group import LARGEST_HASH_COUNT
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.whole import whole_number
 
 RECORD_VERSION = 1
 MAX_SECRET_LENGTH = 64
@@ -110,9 +111,10 @@ def without_secret(control_topic: str, topic: str) -> str:
 def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
     """Like `plan_of_topic`, for a group whose records' topics begin with `prefix`."""
     parts = topic[len(prefix) :].split("/") if topic.startswith(prefix) else []
-    if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
+    numbers = [number for part in parts[:3] if (number := whole_number(part, 19)) is not None]
+    if len(parts) != 4 or len(numbers) != 3:
         return None
-    generation, from_count, to_count = map(int, parts[:3])
+    generation, from_count, to_count = numbers
     if not (_are_numbers(generation) and generation > 0 and _are_counts(from_count, to_count)):
         return None
     plan = StripePlan(generation, from_count, to_count, parts[3])
