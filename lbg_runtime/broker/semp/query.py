@@ -16,6 +16,7 @@ from lbg_runtime.broker.engine.matching.wildcards import Pattern, Wild
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.model.whole import whole_number
 
 DEFAULT_COUNT = 10
 LARGEST_COUNT = 100
@@ -169,8 +170,7 @@ class Query:
 
 def number_of(text: str) -> int | None:
     """The number of a message, as a path has it; None if it is none."""
-    # Few digits only, as below.
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
+    return whole_number(text, 20)
 
 
 def _condition(text: str) -> Condition:
@@ -183,9 +183,9 @@ def _condition(text: str) -> Condition:
 def _count(text: str | None) -> int:
     if text is None:
         return DEFAULT_COUNT
-    # Few digits only: Python refuses to convert very long numbers.
-    if text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= LARGEST_COUNT:
-        return int(text)
+    number = whole_number(text, 9)
+    if number is not None and 1 <= number <= LARGEST_COUNT:
+        return number
     raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r:.80} is not valid; expected 1 to {LARGEST_COUNT}")
 
 

@@ -6,6 +6,7 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement, place
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.model.whole import whole_number
 from lbg_runtime.runtime.membership import counted_homes
 
 MAX_QUEUES = 10_000
@@ -46,7 +47,5 @@ def derived_placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Pla
 def _configured_pins(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[QueueName, MemberId]:
     """The pins of counted members, who state their count themselves; the settings of the caller need not have it."""
     counts = {beat.settings.get("membership.count", "") for beat in picture.members.values()}
-    count = next(iter(counts))
-    if not (count.isascii() and count.isdecimal() and 0 < len(count) < 10 and int(count)):
-        return {}
-    return counted_homes(queues, int(count))
+    count = whole_number(next(iter(counts)), 9)
+    return counted_homes(queues, count) if count else {}

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.whole import whole_number
 from lbg_runtime.pipeline.landing.layout import read_group_note
 from lbg_runtime.pipeline.spark.option_names import check_option_names
 from lbg_runtime.runtime.clock import wall_us
@@ -101,9 +102,10 @@ def read_source_options(options: Mapping[str, str], *, clock_us: Callable[[], in
 
 
 def _count(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text)):
+    number = whole_number(text, 15)
+    if not number:
         raise UserError(f"option {option}", repr(text), "a whole number, at least 1")
-    return int(text)
+    return number
 
 
 def _queues(text: str | None) -> tuple[int, ...] | None:
