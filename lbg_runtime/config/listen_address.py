@@ -1,5 +1,8 @@
 """Where a server of this project listens, as settings write it."""
 
+import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
@@ -38,6 +41,18 @@ class ListenAddress:
             return ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def listen(self, refused: Callable[[str, str], UserError]) -> socket.socket:
+        """A socket that listens there; raises what `refused` makes of the reason, and of what was expected, if the
+        address cannot be had."""
+        # One family only, or a name with two would get two different ports if the system chooses.
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            # The number's text is shorter than the error's own; a host that has no address has neither.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+            raise refused(reason, "an address of this machine with a free port") from error
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,7 +1,6 @@
 """Web servers within a process that belongs to something else, and the listening sockets that they are given."""
 
 import asyncio
-import os
 import re
 import socket
 from collections.abc import Iterator
@@ -102,11 +101,4 @@ def in_origin_form(app: ASGIApp) -> ASGIApp:
 
 def listen(address: ListenAddress, where: str) -> socket.socket:
     """A socket that listens there; raises a `ConfigError` that names the address's setting, `where`."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        # The text of the error number is shorter than that of the error. A host name without an address has no number.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        expected = "an address of this machine with a free port"
-        raise ConfigError(where, f"{address}: {reason}", expected) from None
+    return address.listen(lambda reason, expected: ConfigError(where, f"{address}: {reason}", expected))
