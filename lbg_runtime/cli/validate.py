@@ -185,16 +185,10 @@ def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path
         raise UserError("--layout", f"given with {run}, which is laid out", "a directory with journals")
     folder = layout if run is None else run.parent
     with nullcontext() if folder is None else undisturbed(folder, is_written=run is None):
-        return _verdict_on(directory, run, engine, ack_window_ms, layout)
-
-
-def _verdict_on(
-    directory: Path, run: Path | None, engine: Engine, ack_window_ms: int, layout: Path | None
-) -> "Verdict":
-    is_worth_it = (os.cpu_count() or 1) >= SPARK_CORES and _record_count(directory, run) >= SPARK_RECORDS
-    if engine is Engine.SPARK or (engine is Engine.AUTO and is_worth_it):
-        return _judge_on_spark(directory, run, ack_window_ms, layout, is_wish=engine is Engine.SPARK)
-    return _judge_here(directory, run, ack_window_ms, layout)
+        is_worth_it = (os.cpu_count() or 1) >= SPARK_CORES and _record_count(directory, run) >= SPARK_RECORDS
+        if engine is Engine.SPARK or (engine is Engine.AUTO and is_worth_it):
+            return _judge_on_spark(directory, run, ack_window_ms, layout, is_wish=engine is Engine.SPARK)
+        return _judge_here(directory, run, ack_window_ms, layout)
 
 
 def _follow_on_spark(
