@@ -12,7 +12,7 @@ loopback. The hashed publisher publishes on the fast path, at an even rate, to t
 """
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,15 +22,12 @@ import typer
 from lbg_runtime.cli.bench.options import Rounds
 from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, end_of, hear, run_arm, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Measured, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 PEER = "callback"
 GOALS = {"p50": 1.2, "p99": 1.5}
 _ARMS_MODULE = "lbg_runtime.cli.bench.arms.latency"
-
-Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""The quantiles of the rounds, in microseconds, by arm."""
 
 
 def latency(

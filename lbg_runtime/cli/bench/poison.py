@@ -12,7 +12,7 @@ handles more of them than its peer, as it has the time that the stopped queue wo
 
 import time
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ import typer
 
 from lbg_runtime.cli.bench.options import Messages, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
-from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Measured, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 ATTEMPTS = 3
@@ -53,10 +53,6 @@ TRIES = 4
 
 class NotTogether(BenchFailed):
     """The two members of a pair were not at work at the same time for long enough."""
-
-
-Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""The measurements of the rounds, by arm."""
 
 
 def poison(

@@ -17,26 +17,20 @@ machine the rates of different minutes are not comparable.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lbg_runtime.cli.bench.options import MessagesOfFastArms, Rounds
+from lbg_runtime.cli.bench.options import SLOW_SHARE, MessagesOfFastArms, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
-from lbg_runtime.cli.bench.report import Ratio, Report, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Measured, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 ARMS = ("receipts", "await_ack", "public", "fast", "hashed")
 PEERS = {"receipts": 8.0, "await_ack": 10.0}
 """Each peer with its goal: the rate of `hashed` as a multiple of the peer's."""
 SLOW_ARMS = (*PEERS, "public")
-SLOW_SHARE = 6
-"""The slow arms get this many times fewer messages, so that every arm runs for about as long."""
-
 PROFILED_ROUNDS = 5
 """How many times the messages of a measurement the profiled arm publishes, as sampling needs a while."""
 _ARMS_MODULE = "lbg_runtime.cli.bench.arms.publish"
 _BROKER_MODULE = "lbg_runtime.cli.bench.arms.publish_broker"
-
-Measured = Mapping[str, list[dict[str, float]]]
-"""The measurements of each arm, round by round."""
 
 
 def publish(

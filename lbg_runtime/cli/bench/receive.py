@@ -11,26 +11,20 @@ sockets on loopback. Each measurement has a fresh broker and a fresh process for
 Rates are compared within a round, as on a shared machine the rates of different minutes are not comparable.
 """
 
-from collections.abc import Mapping, Sequence
-
-from lbg_runtime.cli.bench.options import KEY_COUNTS, KeyCounts, MessagesOfFastArms, Rounds
+from lbg_runtime.cli.bench.options import KEY_COUNTS, SLOW_SHARE, KeyCounts, MessagesOfFastArms, Rounds
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
-from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Measured, Ratio, Report, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 from lbg_runtime.model.counted import counted
 
 ARMS = ("callback", "public", "fast", "member")
 PEERS = ("callback", "public")
-SLOW_SHARE = 6
-"""The slow arms get this many times fewer messages, so that every arm runs for about as long."""
 GOALS = {("fast", "callback"): 10.0, ("fast", "public"): 14.0}
 SETTLE_FRAMES_GOAL = 0.25
 PROFILED_ROUNDS = 5
 """How many times the messages of a measurement the profiled arm takes, as sampling needs a while."""
-
-Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""The measurements of the rounds, by arm."""
+_ARMS_MODULE = "lbg_runtime.cli.bench.arms.receive"
 
 
 def receive(
@@ -62,9 +56,6 @@ def receive(
         with run_broker("lbg_runtime.cli.bench.arms.filled_broker", count, key_counts[-1]) as broker:
             run_arm("member", _ARMS_MODULE, broker.host, count, key_counts[-1], profile=profile)
     finish(Report("receive", rounds, rows, ratios, settings={"messages": messages}), json=json)
-
-
-_ARMS_MODULE = "lbg_runtime.cli.bench.arms.receive"
 
 
 def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:

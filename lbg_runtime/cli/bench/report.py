@@ -34,6 +34,10 @@ class Better(Enum):
     LESS = "less"
 
 
+Measured = Mapping[str, Sequence[Mapping[str, float]]]
+"""The figures of each arm, round by round, by their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One figure of an arm. `values` are those of the rounds, or of single events if `unit` is one of events; there is
