@@ -221,8 +221,8 @@ class Parking(OnMemory):
     async def act(self):
         view, queue = ParkedView(self.session, self.settings), parking_queue(self.settings.group.name, 0)
         await view.lanes()
-        await view.unpark([ParkedLane("k:a", queue, (), is_replaying=False)])
-        await view.drop([ParkedLane("k:a", queue, (), is_replaying=False)])
+        await view.unpark([ParkedLane("k:a", queue, (), is_replaying=False, unread=())])
+        await view.drop([ParkedLane("k:a", queue, (), is_replaying=False, unread=())])
 
 
 class Provisioning(OnMemory):

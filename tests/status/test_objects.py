@@ -91,7 +91,9 @@ def test_every_field_is_explained_on_the_page() -> None:
         member_as_object(member(waits)),
         handled_as_object(HandledPicture(MemberId("a"), 5, {}, 0, {})),
         {"changes": changes_as_object(MemberId("a"), 5, [])["changes"]},
-        key_as_object(KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, None, sight)),
+        key_as_object(
+            KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, None, sight, None, is_stopped=False)
+        ),
     ]
     assert {name for each in told for name in _names(orjson.loads(orjson.dumps(each)))} <= named
 
