@@ -76,7 +76,8 @@ class ConductorCutOff(LbgError):
 class TerminalFailure(LbgError):
     """Raised by a handler: no further attempt can handle this message, so its attempts end here."""
 
-    def __init__(self, reason: str) -> None:
+    # With a default, so that `raise TerminalFailure` is no `TypeError`, which further attempts would follow.
+    def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
 

@@ -123,6 +123,12 @@ def test_every_class_of_the_tree_has_an_example() -> None:
     assert classes == {type(example) for example in EXAMPLES}
 
 
+def test_a_handler_may_end_its_attempts_without_a_word() -> None:
+    # As a `TypeError` it would be tried again.
+    with pytest.raises(TerminalFailure):
+        raise TerminalFailure
+
+
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])  # noqa: S301
 def test_an_error_arrives_whole_in_another_process(error: LbgError, travel: object) -> None:

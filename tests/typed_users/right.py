@@ -126,7 +126,7 @@ async def on_order(order: Order, message: Message, log: FilteringBoundLogger, it
 
 @handlers.handler("payments/>", attempts="unlimited", retriable=(OSError,), terminal={KeyError}, then="park")
 def on_payment(message: Message) -> None:
-    raise TerminalFailure("no")
+    raise TerminalFailure
 
 
 @handlers.handler("texts/>", retriable=[OSError, ValueError])
