@@ -74,6 +74,10 @@ class App:
         """
         self.settings: Settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         """Those that it was made with, read if they were a file."""
+        given: object = handlers  # Perhaps no type checker saw it.
+        if not isinstance(given, Handlers):
+            expected = "a Handlers, such as `orders.handlers` of a module `orders`"
+            raise HandlerError("handlers", f"a {type(given).__name__}", expected)
         if not handlers:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         if self.settings.sidecar is not None and companion is None:

@@ -199,6 +199,12 @@ async def test_the_journal_tells_the_whole_life(trial):
     assert sum(record["handled"] for record in records if record["kind"] == "status" and record["queue"] == 0) >= 2
 
 
+@pytest.mark.parametrize("given", [json, "handlers.orders", App])
+def test_an_app_of_something_else_than_handlers_is_refused_when_it_is_made(settings, given):
+    with pytest.raises(HandlerError, match=r"handlers: a .*; expected a Handlers, such as `orders.handlers`"):
+        App(given, settings())
+
+
 def test_an_app_without_handlers_is_refused(settings):
     with pytest.raises(HandlerError, match="handlers: none; expected at least one function"):
         App(Handlers(), settings())
