@@ -1,6 +1,7 @@
 """Whoever has a type checker: it objects to nothing in right programs, those of the docs among them, and to each fault
 in wrong ones."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_type_checkers_accept_right_programs_and_find_the_faults_of_wrong_ones(t
     done = subprocess.run(
         [*command, "--cache-dir", str(tmp_path / "cache")],
         cwd=tmp_path,
-        env={"MYPYPATH": str(ROOT)},
+        env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE_S,
