@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 import structlog
 from structlog.typing import BindableLogger, FilteringBoundLogger
@@ -206,24 +206,44 @@ def _is_filled(parameter: inspect.Parameter) -> bool:
 def evaluated(annotation: str, function: Callable[..., object]) -> object:
     """What a text that annotates the function stands for; raises whatever its evaluation raises, as perhaps only type
     checkers know its names."""
+    # As `inspect` does, but that does it for a whole signature, and fails if a single name is missing.
+    return eval(annotation, _names_of(function))  # noqa: S307 - the user's own annotation, in the user's own module
+
+
+def _names_of(function: Callable[..., object]) -> dict[str, Any]:
+    """The names of the function's module."""
     target = innermost(function)
     module = sys.modules.get(getattr(target, "__module__", ""))
-    names = getattr(target, "__globals__", None) or vars(module or builtins)
-    # As `inspect` does, but that does it for a whole signature, and fails if a single name is missing.
-    return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
+    names: dict[str, Any] = getattr(target, "__globals__", None) or vars(module or builtins)
+    return names
 
 
 def _resolved(annotation: object, function: Callable[..., object], where: str) -> object:
     if not isinstance(annotation, str):
-        return annotation
+        return _completed(annotation, function)
     try:
-        return evaluated(annotation, function)
+        return _completed(evaluated(annotation, function), function)
     except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
         if annotation.rpartition(".")[2] == Message.__name__:
             return Message
         raise HandlerError(
             where, f"annotation {annotation!r}: {type(error).__name__}: {error}", "a name that is imported at run time"
         ) from None
+
+
+def _completed(annotation: object, function: Callable[..., object]) -> object:
+    """The annotation with what is a text in its brackets, as in `list["Order"]`, if all of its names are there already;
+    otherwise pydantic looks for them later."""
+    if not any(isinstance(each, str | ForwardRef) for each in _parts(annotation)):
+        return annotation
+
+    def bearer() -> None: ...
+
+    bearer.__annotations__ = {"it": annotation}
+    try:
+        return get_type_hints(bearer, _names_of(function), include_extras=True)["it"]
+    except Exception:  # noqa: BLE001 - as above
+        return annotation
 
 
 def _parts(annotation: object, names: tuple[object, ...] = ()) -> Iterator[object]:

@@ -258,7 +258,7 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
         (_Desk.on_order, "expected a bound method"),
         (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
         (_Desk.on_bare, "parameters (self, message); expected a bound method"),
-        (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
+        (_state_of_no_class, "parameter shop: State[list[int] | None]; expected a class"),
         (_state_of_two_classes, "parameter shop: State[tests.runtime.handlers.test_parameters.Shop | None]; expected"),
         (_state_of_a_protocol, "parameter shop: State[_Priced]; expected a class; a protocol only with @runtime_check"),
         (_state_of_a_typed_dictionary, "parameter note: State[_Note]; expected a class"),

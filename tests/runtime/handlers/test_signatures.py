@@ -1,12 +1,16 @@
 """Names that only type checkers know, as linters like it, may be in annotations that nobody has to read."""
 
 import sys
+from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.batches import Batch
+from lbg_runtime.runtime.handlers.parameters import State, read_parameters
 
 # From Python 3.14 on annotations are looked up when they are asked for, and need not be texts for this.
 _LATE = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
@@ -25,6 +29,14 @@ if TYPE_CHECKING:
 
 handlers = Handlers()
 """
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Pool: ...
 
 
 def _module(text: str) -> dict[str, Any]:
@@ -77,3 +89,46 @@ def test_middleware_with_its_parameters_the_wrong_way_round_is_found_by_their_na
             @handlers.middleware
             async def audit(proceed: Proceed, message: Message) -> None: ...
         """)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "payload", "value"),
+    [
+        ("orders: list['Order']", b'[{"number": 1}]', "[Order(1)]"),
+        ("orders: dict[str, 'Order | None']", b'{"a": {"number": 1}, "b": null}', "{'a': Order(1), 'b': None}"),
+        ("kind: Literal['Order']", b'"Order"', "'Order'"),
+        ("orders: 'list[Order]'", b'[{"number": 1}]', "[Order(1)]"),
+    ],
+)
+def test_a_name_in_brackets_may_be_a_text(parameter: str, payload: bytes, value: str) -> None:
+    text = f"""
+        from dataclasses import dataclass
+        from typing import Literal
+
+        from lbg_runtime.runtime.handlers.registry import Handlers
+
+        handlers = Handlers()
+
+
+        @dataclass
+        class Order:
+            number: int
+
+
+        @handlers.handler("orders/>")
+        async def on_order({parameter}) -> None: ...
+    """
+    names: dict[str, Any] = {"__name__": "shop.quoted"}
+    exec(dedent(text), names)  # noqa: S102 - so the names are those of another module
+    names["handlers"].check_bodies()
+    (handler,) = names["handlers"]
+    (given,), _ = handler.parameters.fill(Message("orders/new", payload))
+    assert given == eval(value, names)  # noqa: S307 - of the same module
+
+
+def test_the_types_in_batch_and_state_may_be_texts() -> None:
+    async def on_batch(batch: "Batch['Order']", pool: "State['Pool']") -> None: ...
+
+    on_batch.__annotations__ = {"batch": Batch["Order"], "pool": State["Pool"]}
+    parameters = read_parameters(on_batch, "here")
+    assert (parameters.body, parameters.states) == (Order, (Pool,))
