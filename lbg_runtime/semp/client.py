@@ -113,7 +113,8 @@ class SempClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        # A cancellation must end only this wait: the library would leave open what it has not closed yet.
+        await asyncio.shield(asyncio.ensure_future(self._http.aclose()))
 
     def fence(self, insist: Callable[[], Awaitable[None]]) -> None:
         """From now on await `insist` before every attempt of every request; if it raises, nothing is sent.

@@ -389,6 +389,29 @@ async def test_a_proxy_of_the_environment_is_not_so_much_as_read(monkeypatch):
         pass
 
 
+async def test_whoever_is_cancelled_while_a_client_is_closed_leaves_no_connection():
+    """The library closes one after another: those that were still to come stayed open."""
+
+    class Connections(httpx.AsyncBaseTransport):
+        left = 3
+
+        async def aclose(self):
+            while self.left:
+                await asyncio.sleep(0.1)
+                self.left -= 1
+
+    async def use():
+        async with SempClient(ACCOUNT, transport=connections):
+            pass
+
+    connections = Connections()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15):
+            await use()
+    await asyncio.sleep(1)
+    assert connections.left == 0
+
+
 async def test_a_broker_that_stays_unready_is_given_up():
     broker = Broker(*(httpx.Response(503) for _ in range(len(PAUSES_S) + 1)))
     async with broker.client() as client:
