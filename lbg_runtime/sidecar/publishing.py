@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.opening import new_publisher_id, publisher_of
 from lbg_runtime.runtime.session import Session
@@ -27,13 +28,18 @@ class ApplicationPublisher:
         self._session = session
         self._changed = changed
         self._publisher: HashedPublisher | None = None
+        self._is_closed = False
 
     def get(self) -> HashedPublisher:
         """The publisher; call it for each message.
 
-        Raises `UserError` if its ledger cannot be begun, and while keys would go elsewhere by the settings that are
-        stored now.
+        Raises `UserError` if its ledger cannot be begun, while keys would go elsewhere by the settings that are stored
+        now, and once it is closed: a request may come later, as a server outlasts whoever was cancelled while it ended.
         """
+        if self._is_closed:
+            raise UserError(
+                "sidecar", "a message as the member is leaving", "the same one when a member is there again"
+            )
         for each in self._changed():
             raise each.as_error()
         if self._publisher is None:
@@ -46,5 +52,6 @@ class ApplicationPublisher:
 
     async def close(self) -> None:
         """Close the publisher, and wait for unconfirmed messages for `LAST_CONFIRMS_MS` at most."""
+        self._is_closed = True
         if self._publisher is not None:
             await self._publisher.close(LAST_CONFIRMS_MS)
