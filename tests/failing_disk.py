@@ -141,9 +141,12 @@ def _end(opened: "int | IO[Any]") -> None:
         opened.close()
 
 
-def each_operation(folder: Path, fault: Fault) -> Iterator[tuple[Path, FailingDisk]]:
-    """A new folder, and a disk that refuses one operation there, for each operation of what is done while it is ill."""
-    for number in count():
+def each_operation(folder: Path, fault: Fault, every: int = 1) -> Iterator[tuple[Path, FailingDisk]]:
+    """A new folder, and a disk that refuses one operation there, for each operation of what is done while it is ill.
+
+    For one in `every` of them if that is more than 1: not the same ones with all faults, so that each is refused.
+    """
+    for number in count(FAULTS.index(fault) % every, every):
         top = folder / str(number)
         top.mkdir()
         disk = FailingDisk(top, fault, number)
