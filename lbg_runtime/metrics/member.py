@@ -269,7 +269,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_without_key_total",
         MetricKind.COUNTER,
-        "Messages in which the rule of group.key found no key; dispatch.missing_key decides what happens to them.",
+        "Messages in which the rule of group.key found no key, each time they come or are replayed; "
+        "dispatch.missing_key decides what happens to them.",
         lambda one: _one(one.keys.without_key),
     ),
     FigureMetric(

@@ -377,7 +377,11 @@ class JournaledWorld(World):
         )
         for number, file in enumerate(run.journals.to_pylist()):
             member = lives.get((file["member"], file["incarnation"]))
-            if member is None or file["dropped"] or file["defect"]:
+            if member is None:
+                continue
+            if not file["torn"] and (dropped := member.supervisor._journal.dropped) != file["dropped"]:
+                self.fault(f"{member.name} has dropped {dropped} records, and its journal says {file['dropped']}")
+            if file["dropped"] or file["defect"]:
                 continue
             for queue, count in member.figures.handled.items():
                 told = count - member.figures.untried[queue]
