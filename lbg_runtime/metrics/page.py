@@ -76,12 +76,13 @@ from lbg_runtime.metrics.publisher import PublisherCollector
 REGISTRY.register(PublisherCollector(publisher))
 ```
 
-A registry takes one publisher. What was sent is confirmed, refused, unknown or still on its way; once the publisher is
-closed, nothing is on its way any more.
+A registry takes one publisher at a time: `unregister` its collector before you register that of the next one, whose
+counts begin at 0. What was sent is confirmed, refused, unknown or still on its way; once the publisher is closed,
+nothing is on its way any more.
 """
 
-_ALERTS_HEAD = """For a group of 8 queues. *For* is how long an expression should hold before somebody is called; where
-it is not 0, that is longer than a move takes.
+_ALERTS_HEAD = """For a group of 8 queues (change the number with theirs; it is 1 for a partitioned queue). *For* is how
+long an expression should hold before somebody is called; where it is not 0, that is longer than a move takes.
 
 | what is wrong | expression | for | then |
 |---|---|---|---|"""
