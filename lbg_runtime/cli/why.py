@@ -48,7 +48,7 @@ def why(
     _insist_on_shard(answers, shard)
     found = found_as_object(key, shard, answers, shape)
     queue, is_known = found["queue"], found["known"]
-    holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
+    holders = [answer for answer in answers if answer.is_of_owner]
     if json:
         print_json(found)
     else:

@@ -77,7 +77,7 @@ class _Question:
                     sight=heard.sight if detail is None else detail.added_to(heard.sight),
                 )
                 self.answers.append(answer)
-                if answer.flow is not None and answer.flow.is_owner:
+                if answer.is_of_owner:
                     self.is_enough.set()
             case _:
                 assert_never(heard)

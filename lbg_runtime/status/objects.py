@@ -96,21 +96,21 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "queue": picture.queue,
         "known": picture.is_known,
         "owner": picture.owner,
-        "parked": _parked(picture),
+        "parked": picture.parked,
         "answers": [_answer_as_object(picture.member, picture)],
     }
 
 
 def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: GroupShape) -> dict[str, object]:
     """What members answered about a key; `shard` and `shape` follow from the asker's settings."""
-    holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
+    holders = [answer for answer in answers if answer.is_of_owner]
     # The members' word for the queue counts: they know of a re-striping, and the asker's settings may not.
     placed = [answer.queue for answer in (*holders, *answers)]
     return {
         "key": key,
         "shard": shard,
         "queue": placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard)),
-        "known": any(answer.wait is None and answer.sight.shows_any for answer in holders),
+        "known": any(answer.is_known for answer in answers),
         "answers": [_answer_as_object(answer.header.member, answer) for answer in answers],
     }
 
@@ -123,7 +123,7 @@ def _answer_as_object(member: MemberId, answer: KeyAnswer | KeyPicture) -> dict[
         "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
         "stopped": answer.is_stopped,
         "waiting": sight.waiting,
-        "parked": _parked(answer),
+        "parked": answer.parked,
         "parking_wait": _wait_as_object(answer.wait),
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
         "last": None if sight.last is None else _last_as_object(sight.last),
@@ -132,12 +132,6 @@ def _answer_as_object(member: MemberId, answer: KeyAnswer | KeyPicture) -> dict[
 
 def _last_as_object(last: LastHandled) -> dict[str, object]:
     return {**asdict(last), "outcome": None if last.outcome is None else last.outcome.value}
-
-
-def _parked(answer: KeyAnswer | KeyPicture) -> int | None:
-    """How many messages of the key are parked; None if the member does not know, as only the queue's owner can."""
-    is_owner = answer.flow is not None and answer.flow.is_owner
-    return answer.sight.parked if is_owner and answer.wait is None else None
 
 
 def lack_as_object(lack: Lack) -> dict[str, object]:

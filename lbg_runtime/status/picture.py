@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import FlowReport, KeySight, ParkingWait
+from lbg_runtime.core.group.control_messages import AboutKey, FlowReport, KeySight, ParkingWait
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.group.view import GroupView
@@ -111,7 +111,7 @@ class HandledPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPicture:
+class KeyPicture(AboutKey):
     member: MemberId
     key: str
     shard: int
@@ -125,10 +125,3 @@ class KeyPicture:
     """As in `KeyAnswer`."""
     is_stopped: bool
     """As in `KeyAnswer`."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the member owns the queue, knows what is parked, and has a message of the key or handled one
-        lately."""
-        is_owner = self.flow is not None and self.flow.is_owner and self.wait is None
-        return is_owner and self.sight.shows_any

@@ -4,7 +4,8 @@ Control messages decide where queues should be and when one is handed over; they
 (law L1). So a lost, repeated or forged one costs time, not order. Nothing here proves who sent a message; that is left
 to the broker's access lists for the control topic.
 
-Bytes to messages and back: core/group/control_codec.py.
+Bytes to messages and back: core/group/control_codec.py. One file of more than 400 lines, so that all that is said in a
+group can be read together.
 """
 
 import hashlib
@@ -276,8 +277,34 @@ class KeyQuestion:
     key: str
 
 
+class AboutKey:
+    """What follows from whatever a member tells about a key."""
+
+    __slots__ = ()
+
+    flow: FlowReport | None
+    sight: KeySight
+    wait: ParkingWait | None
+
+    @property
+    def is_of_owner(self) -> bool:
+        """Whether it is told by the owner of the key's queue."""
+        return self.flow is not None and self.flow.is_owner
+
+    @property
+    def parked(self) -> int | None:
+        """How many messages of the key are parked; None if the member does not know, as only the queue's owner can."""
+        return self.sight.parked if self.is_of_owner and self.wait is None else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the member owns the queue, knows what is parked, and has a message of the key or settled one
+        lately."""
+        return self.parked is not None and self.sight.shows_any
+
+
 @dataclass(frozen=True, slots=True)
-class KeyAnswer:
+class KeyAnswer(AboutKey):
     """Where the sender's settings place the key, the state of its flow there, and what it knows about the key."""
 
     header: Header
