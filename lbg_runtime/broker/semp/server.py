@@ -10,23 +10,20 @@ from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator
 from lbg_runtime.broker.semp.app import make_app
 from lbg_runtime.broker.semp.collection import Kept
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8080
-
 
 class SempServer(HttpServer):
     """Serves from `start` to `stop`, or as an async context manager, on the loop's thread.
 
     It changes the engine as the loop's other tasks do, and hands the effects to `carry_out`: `BrokerServer.carry_out`
-    or `MemoryBroker.post`. With `port` 0 the system chooses one; read `port` after `start`.
+    or `MemoryBroker.post`. With `port` 0, as by default, the system chooses one; read `port` after `start`.
     """
 
     def __init__(
         self,
         engine: Engine,
         carry_out: CarryOut,
-        host: str = DEFAULT_HOST,
-        port: int = DEFAULT_PORT,
+        host: str = "127.0.0.1",
+        port: int = 0,
         *,
         administrators: tuple[Administrator, ...] = DEFAULT_ADMINISTRATORS,
         tls: ssl.SSLContext | None = None,

@@ -32,7 +32,6 @@ from lbg_runtime.model.errors import LbgError, StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
 
 DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 55555
 
 _log = structlog.get_logger(__name__)
 
@@ -42,13 +41,14 @@ _CLIENT = attrgetter("client")
 class BrokerServer:
     """Serves real clients from `start` to `stop`, or as an async context manager.
 
-    Everything is called from the event loop's thread. With `port` 0 the system chooses one; read `port` after `start`.
+    Everything is called from the event loop's thread. With `port` 0, as by default, the system chooses one; read `port`
+    after `start`.
     """
 
     def __init__(
         self,
         host: str = DEFAULT_HOST,
-        port: int = DEFAULT_PORT,
+        port: int = 0,
         *,
         engine: Engine | None = None,
         tls: TlsFiles | None = None,

@@ -87,7 +87,7 @@ async def open_stage(*, in_memory: bool) -> AsyncIterator[Stage]:
     if in_memory:
         yield MemoryStage()
         return
-    async with BrokerServer(port=0) as server:
+    async with BrokerServer() as server:
         yield SocketStage(server)
 
 

@@ -89,7 +89,7 @@ class Filler:
 
 async def _serve(message_count: int, key_count: int, shapes: Sequence[GroupShape]) -> None:
     engine = CountingEngine("bench")
-    async with BrokerServer(port=0, engine=engine) as server:
+    async with BrokerServer(engine=engine) as server:
         for shape in shapes:
             Filler(server, shape).fill(message_count, key_count)
         gc.freeze()

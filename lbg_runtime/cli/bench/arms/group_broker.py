@@ -23,7 +23,7 @@ from lbg_runtime.cli.log import quiet_log
 
 async def _serve(queue_count: int) -> None:
     engine = CountingEngine("bench")
-    async with BrokerServer(port=0, engine=engine) as server:
+    async with BrokerServer(engine=engine) as server:
         filler = Filler(server, shape_of("bench", queue_count))
         collect_seldom()
 

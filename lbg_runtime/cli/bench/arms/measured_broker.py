@@ -83,7 +83,7 @@ def ready_deliveries(count: int) -> list[bytes]:
 
 
 async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
-    async with BrokerServer(port=0, store=store) as server:
+    async with BrokerServer(store=store) as server:
         for queue in range(queue_count):
             server.create_queue(queue_name(queue), [topic_of(queue)])
         gc.collect()

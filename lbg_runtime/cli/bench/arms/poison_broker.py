@@ -48,7 +48,7 @@ def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
 
 async def _serve(message_count: int, key_count: int) -> None:
     engine = Engine("bench")
-    async with BrokerServer(port=0, engine=engine) as server:
+    async with BrokerServer(engine=engine) as server:
         fill(server, message_count, key_count)
         gc.freeze()
         await answer_lines(server.url, lambda arm: _facts(engine, arm.decode(), key_count))

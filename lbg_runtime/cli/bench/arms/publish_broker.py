@@ -39,7 +39,7 @@ def _message(published: Published) -> Message:
 
 async def _serve() -> None:
     engine = Engine("bench")
-    async with BrokerServer(port=0, engine=engine) as server:
+    async with BrokerServer(engine=engine) as server:
         server.create_queue(QUEUE, SHAPE.subscriptions(0))
         gc.freeze()
         await answer_lines(server.url, lambda _: _facts(engine))
