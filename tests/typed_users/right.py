@@ -160,6 +160,7 @@ async def on_slow(receipt: Receipt, message: Message) -> "asyncio.Future[None]":
     done.add_done_callback(lambda it: receipt.settle(it.exception()))
     receipt.fail("no")
     receipt.fail(ValueError())
+    receipt.fail(TerminalFailure)
     receipt.accept()
     return done
 

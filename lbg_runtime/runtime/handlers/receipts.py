@@ -41,11 +41,14 @@ class Receipt:
         """Settle the message as handled."""
         self._on_loop(None)
 
-    def fail(self, error: BaseException | str = "") -> None:
+    def fail(self, error: BaseException | type[BaseException] | str = "") -> None:
         """Fail the attempt, as if the handler had raised this."""
-        self._on_loop(error if isinstance(error, BaseException) else ReceiptFailed(error))
+        if not isinstance(error, BaseException):
+            # A class is taken as `raise` takes it.
+            error = error() if isinstance(error, type) else ReceiptFailed(error)
+        self._on_loop(error)
 
-    def settle(self, failure: BaseException | str | None = None) -> None:
+    def settle(self, failure: BaseException | type[BaseException] | str | None = None) -> None:
         """`fail` if there is a failure, else `accept`: for callbacks that get a failure or None."""
         if failure is None:
             self._on_loop(None)

@@ -69,6 +69,17 @@ async def test_receipts_take_no_runner_from_others(rig, delivery):
     assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
 
 
+@pytest.mark.parametrize("settle", [Receipt.fail, Receipt.settle])
+async def test_one_that_fails_with_a_class_has_failed_as_if_that_was_raised(rig, delivery, settle):
+    desk, queue = _Desk(), TakingErrorQueue()
+    made = rig(desk.handle, error_queue=queue, failure={"then": "error_queue"})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        settle(await desk.next(), TerminalFailure)
+        await made.until_ended(1, within_s=1)
+    assert queue.taken == [(1, 1, "TerminalFailure")]
+
+
 async def test_one_that_fails_is_tried_again_and_may_be_terminal(rig, delivery):
     desk, queue = _Desk(), TakingErrorQueue()
     made = rig(desk.handle, error_queue=queue, failure={"then": "error_queue"})
