@@ -7,6 +7,7 @@ from contextvars import Context
 from enum import Enum
 
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.membership import Membership
@@ -72,6 +73,7 @@ class Life:
         self._freezer = Freezer()
         self._keep_alive: asyncio.TimerHandle | None = None
         self._is_failure_told = False
+        self._has_lifespans = bool(handlers.lifespans)
         self.supervisor: Supervisor | None = None
         """None until it is connected."""
 
@@ -100,13 +102,20 @@ class Life:
 
     def take_failure(self) -> BaseException | None:
         """The error that ended it, if that was neither the test nor a stop; returned once."""
-        if self._is_failure_told or self.watch.is_over or not self._task.done() or self._task.cancelled():
+        if self._is_failure_told or self.watch.is_over or not self._task.done():
             return None
-        failure = self._task.exception()
+        failure = self._failure()
         if failure is not None:
             self._is_failure_told = True
             self.state = LifeState.STOPPED
         return failure
+
+    def _failure(self) -> BaseException | None:
+        """The error with which it has ended, as `App.run` would raise it."""
+        if not self._task.cancelled():
+            return self._task.exception()
+        # The test cancels it only before it is connected.
+        return None if self.supervisor is None or not self._has_lifespans else LifespanFailed()
 
     # -- faults
 
@@ -162,6 +171,8 @@ class Life:
                 f"{self.member} did not leave", bound_s, [f"{each}, though it was cancelled" for each in running]
             )
         self._is_failure_told = True
+        if (failure := self._failure()) is not None:
+            raise failure
         return StopReport(0, 0) if self._task.cancelled() else self._task.result()
 
     def end(self) -> None:

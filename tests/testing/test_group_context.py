@@ -18,6 +18,7 @@ from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, own_wait, running, virtual_time
@@ -159,6 +160,25 @@ async def test_a_test_that_is_cut_off_while_its_members_leave_leaves_nothing_beh
     assert asyncio.all_tasks() == before
     # Nor is the runtime's log kept quiet any longer.
     assert not structlog.is_configured()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_member_that_its_lifespan_has_ended_is_told(waits) -> None:
+    """It was called running, and the test waited in vain for what it should have handled."""
+    handlers = Handlers()
+    handlers.handler("orders/>")(asyncio.sleep)
+
+    @handlers.lifespan
+    async def life() -> AsyncIterator[None]:
+        async with asyncio.timeout(10):
+            yield
+
+    with pytest.raises(LifespanFailed, match="the member was cancelled by a lifespan"):
+        async with running(handlers) as group:
+            await asyncio.sleep(20)
+            if waits:
+                await group.balanced()
+                pytest.fail("it is still taken for a member")
 
 
 async def within(seconds, call) -> None:
