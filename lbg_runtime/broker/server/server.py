@@ -175,6 +175,9 @@ class BrokerServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+        if self._failure is not None and error is None:
+            # Of the last write, or of one with which the request to stop came.
+            raise self._failure
 
     async def admit(self, peer: socket.socket, address: tuple[str, int] | None, certificate: str | None) -> None:
         """Serve the client at the other end of a connected socket, which is closed in the end, as if it had come from

@@ -17,7 +17,7 @@ from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.listening import listen
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.model.errors import BrokerRefusal, UserError
+from lbg_runtime.model.errors import BrokerRefusal, StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame, Protocol, encode_frame
@@ -302,3 +302,19 @@ async def test_a_store_whose_parts_do_not_fit_together_is_refused_in_one_line(tm
         with pytest.raises(UserError, match=r"it is damaged: .*; expected an undamaged store") as refused:
             BrokerServer(store=store)
         assert "\n" not in str(refused.value)
+
+
+async def test_a_store_that_refuses_the_last_write_of_a_broker_ends_it_with_its_error(tmp_path: Path) -> None:
+    """The request to stop had it end with exit code 0, and nothing said that its state was not kept."""
+    path = tmp_path / "store"
+
+    async def serve() -> None:
+        store = Store.open(path)
+        async with BrokerServer(OWN_HOST, 0, store=store) as server:
+            store._connection.execute("PRAGMA max_page_count = 1")
+            server.put_row("kind", b"key", bytes(100_000))
+
+    with pytest.raises(StoreFailed, match="database or disk is full"):
+        await serve()
+    with contextlib.closing(Store.open(path)) as left:
+        assert left.rows() == []
