@@ -69,6 +69,9 @@ class GroupCache:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
+                file.flush()
+                # Otherwise a power failure may leave an empty file in the place of the one before.
+                os.fsync(file.fileno())
             Path(name).replace(path)
         except OSError:
             with suppress(OSError):

@@ -198,6 +198,32 @@ def test_a_cache_that_cannot_be_written_keeps_nobody_from_starting(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_power_failure_leaves_the_cache_of_this_start_or_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On some file systems, a name that is given to a file may get to the disk before what is in it."""
+
+    async def read(_: Settings) -> str:
+        return written()
+
+    monkeypatch.setattr("lbg_runtime.admin.stored._read_text", read)
+    on_disk: list[tuple[int, bytes]] = []
+    replace_file = Path.replace
+
+    def sync(file: int) -> None:
+        on_disk.append((os.fstat(file).st_ino, os.pread(file, 10_000, 0)))
+
+    def replaced(path: Path, target: Path) -> Path:
+        assert on_disk == [(path.stat().st_ino, path.read_bytes())]
+        return replace_file(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replaced)
+    cache = tmp_path / "orders.json"
+    parse_settings(document("http://b:1", cache=str(cache)), "test", {}, ask_broker)
+    assert cache.exists()
+
+
 def test_a_link_to_itself_in_the_place_of_the_cache_gives_way_to_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
