@@ -4,7 +4,8 @@ import asyncio
 import os
 import sys
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -202,12 +203,12 @@ def _follow_on_spark(
         interrupted_when_asked(),
         leaving_without_spark(),
         leaving_without_verdict(),
-        tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder,
+        _temporary_folder() as folder,
         spark_session("lbg validate --live") as session,
     ):
         from lbg_runtime.pipeline.spark.running_verdict import looking_on_spark
 
-        with looking_on_spark(session, directory, checkpoint or Path(folder) / "checkpoint", ack_window_ms) as look:
+        with looking_on_spark(session, directory, checkpoint or folder / "checkpoint", ack_window_ms) as look:
             return follow(look, limit_s, as_json=as_json)
 
 
@@ -229,9 +230,9 @@ def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: P
 
     if run is None and layout is None and _record_count(directory, run) < LARGE_RECORDS:
         return validate_run(read_run(directory), ack_window_ms)
-    with tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder:
+    with _temporary_folder() as folder:
         with status_line("reading the records"):
-            run = run or lay_out(directory, layout or Path(folder))
+            run = run or lay_out(directory, layout or folder)
         with status_line("judging"):
             return validate_locally(run, ack_window_ms)
 
@@ -244,11 +245,11 @@ def _judge_on_spark(
     from lbg_runtime.pipeline.spark.session import spark_session
 
     try:
-        with spark_session("lbg validate") as session, tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder:
+        with spark_session("lbg validate") as session, _temporary_folder() as folder:
             from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
 
             with status_line("reading the records"):
-                laid = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
+                laid = run or lay_out_on_spark(session, directory.absolute(), (layout or folder).absolute())
             with status_line("judging"):
                 return validate_on_spark(session, laid.absolute(), ack_window_ms)
     except (SparkUnavailable, UserError) as error:
@@ -258,6 +259,20 @@ def _judge_on_spark(
                 raise
         print(f"lbg validate: without Spark, as {error}", file=sys.stderr)
         return _judge_here(directory, run, ack_window_ms, layout)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """For records that are laid out, and for what Spark keeps; raises `UserError` if none can be made.
+
+    What cannot be removed of it stays: a verdict is not lost with that.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="lbg-validate-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UserError("temporary folder", str(error.strerror), "room for the records, such as in TMPDIR") from None
+    with made as folder:
+        yield Path(folder)
 
 
 def _listen(config: Path, topic: str | None, limit_s: float | None, *, as_json: bool) -> int:

@@ -6,6 +6,7 @@ Over 400 lines, as it is one command with many options.
 import asyncio
 import errno
 import io
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -291,6 +292,39 @@ def test_a_large_run_is_laid_out_and_judged_in_slices_and_leaves_nothing_behind(
 
     assert validate(folder).stdout == expected
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_large_run_is_judged_though_what_was_laid_out_of_it_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(story(), tmp_path / "run")
+    expected = validate(folder).stdout
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    monkeypatch.setattr("lbg_runtime.cli.validate.LARGE_RECORDS", 1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as ill:
+        for name in ("rmdir", "unlink"):
+            ill.setattr(os, name, refuse)
+        assert validate(folder).stdout == expected
+
+
+def test_a_large_run_for_which_there_is_no_temporary_folder_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(story(), tmp_path / "run")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("lbg_runtime.cli.validate.LARGE_RECORDS", 1)
+
+    result = validate(folder)
+
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == (
+        "temporary folder: No such file or directory; expected room for the records, such as in TMPDIR"
+    )
 
 
 @pytest.fixture
