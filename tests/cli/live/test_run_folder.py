@@ -1,9 +1,12 @@
+import errno
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from lbg_runtime.cli.live.run_folder import run_folder
+from lbg_runtime.model.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +29,20 @@ def test_a_folder_of_which_nobody_says_that_all_was_well_stays_and_is_named(
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == [folder.path]
     assert capsys.readouterr().err == f"journals and logs: {folder.path}\n"
+
+
+def test_a_folder_that_cannot_be_removed_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with run_folder("lbg-test-") as folder:
+        folder.is_wanted = False
+        monkeypatch.setattr(os, "rmdir", refuse)
+    assert list(tmp_path.iterdir()) == [folder.path]
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    expected = "^temporary folder: No such file or directory; expected room for journals, such as in TMPDIR$"
+    with pytest.raises(UserError, match=expected), run_folder("lbg-test-"):
+        pass
