@@ -113,14 +113,15 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_in_flight",
         MetricKind.GAUGE,
-        "Messages received and not settled, by queue index; only for queues that are fed to this member.",
+        "Messages received and not settled, by queue index; only for active and draining queues (lbg_queues).",
         lambda one: (({"queue": str(queue.queue_index)}, queue.in_flight) for queue in one.queues if queue.is_owned),
         ("queue",),
     ),
     FigureMetric(
         "lbg_queues",
         MetricKind.GAUGE,
-        "Queues of the group, by the state of this member's flow; active and draining ones are fed to this member.",
+        "Queues of the group, by the state of this member's flow; active ones are fed to this member, draining ones "
+        "still are, or were when they were lost, and something of them runs yet.",
         lambda one: (({"state": state}, count) for state, count in one.queue_states.items()),
         ("state",),
     ),
