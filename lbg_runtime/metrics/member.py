@@ -121,7 +121,7 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         "lbg_queues",
         MetricKind.GAUGE,
         "Queues of the group, by the state of this member's flow; active ones are fed to this member, draining ones "
-        "still are, or were when they were lost, and something of them runs yet.",
+        "still are, or are lost while something of them runs.",
         lambda one: (({"state": state}, count) for state, count in one.queue_states.items()),
         ("state",),
     ),

@@ -21,7 +21,7 @@ class DistantFlow:
 
     def __init__(self, session, member, queue, epoch, received):
         self.flow = None
-        self._name = queue, epoch
+        self.name = queue, epoch
         self._session = session
         self._member = member
         self._is_of_group = queue.startswith("orders/")
@@ -29,7 +29,7 @@ class DistantFlow:
         self._settled = set()
 
     def settle(self, delivery_id, outcome):
-        self._member.figures.settle(*self._name, delivery_id)
+        self._member.figures.settle(*self.name, delivery_id)
         self._session.begin_call("settle")
         world, identity = self._member.world, self._received[delivery_id]
         if delivery_id in self._settled:
@@ -47,6 +47,11 @@ class DistantFlow:
 
     def flush(self):
         self.flow.flush()
+
+    @property
+    def parked_count(self):
+        """Of a parking queue. Its fences and orders have no key."""
+        return sum(key is not None for each, (key, _) in self._received.items() if each not in self._settled)
 
     async def unbind(self):
         try:
@@ -155,6 +160,10 @@ class DistantTransport(MemoryTransport):
         answer.add_done_callback(self._delayed.pop)
         sent.add_done_callback(confirm)
         return answer
+
+    def parked_on(self, parking, epoch):
+        """How many parked messages were received on a handle and not settled there."""
+        return sum(flow.parked_count for flow in self.flows if flow.name == (parking, epoch))
 
     async def travel(self, call):
         """To the broker."""

@@ -26,9 +26,10 @@ FED = (FlowState.ACTIVE, FlowState.DRAINING)
 class Figures:
     """Of one life of a member; made with its supervisor, and told of each delivery."""
 
-    def __init__(self, supervisor, journal):
+    def __init__(self, supervisor, journal, session):
         journal.meters = self._meters = MemberMeters()
         self._supervisor = supervisor
+        self._session = session
         self._dispatcher = supervisor._dispatcher
         self._status = supervisor.status()
         self._held = {}
@@ -143,12 +144,21 @@ class Figures:
         handled = {each.queue_index: each.handled for each in told.queues if each.handled}
         yield from _differing("handled", handled, dict(self.handled))
         yield from _differing("handled, as the live page asks", self._status.handled().handled, handled)
+        for parking, stay in self._open_stays():
+            lies, untaken = self._session.parked_on(parking.parking, stay.epoch), len(stay._events)
+            yield from _outside(f"parked in {parking.parking}", parking.counts[1], lies - untaken, lies)
         for each in told.queues:
             machine = self._supervisor.runners[each.queue_index].machine
             if each.is_owned:
                 name = machine.queue, machine.epoch
                 most = self._came[name] - self._settled[name]
                 yield from _outside(f"in flight on {name}", each.in_flight, most - self._gone[name], most)
+
+    def _open_stays(self):
+        for parking in self._dispatcher._parkings.values():
+            stay = parking._stay
+            if stay is not None and stay.is_open and stay._state in HELD:
+                yield parking, stay
 
     def _wrong_of_lanes(self, told):
         lanes = told.lanes

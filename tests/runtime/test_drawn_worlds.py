@@ -31,6 +31,7 @@ from lbg_runtime.runtime.handlers.publishing import Confirms
 from lbg_runtime.runtime.handlers.resources import _Work
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.meters import MemberMeters
+from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.runners.attempts import Attempt, InterruptedBy, RunningAttempts
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from tests.runtime.drawn_worlds import drawn
@@ -179,6 +180,7 @@ PLANTED = {
     "what goes back counts as handled": (1, MemberMeters, "ended", _count_unsettled),
     "what fails is not counted": (1, Troubles, "attempt_failed", _count_no_failure),
     "what is parked is not counted": (0, Troubles, "moved", _tell_nothing_of_parked),
+    "nothing is said to lie in a parking queue": (0, ParkedQueue, "counts", (0, 0)),
     "a queue that came has no pause": (0, MemberMeters, "first_started", _nothing),
     "nothing is said to be held": (0, Dispatcher, "held", _hold_nothing),
     "nothing is said to be in flight": (0, FlowMachine, "in_flight", 0),
@@ -195,6 +197,7 @@ PLANTED = {
 
 PLANTED_ELSEWHERE = {
     "what is parked is not counted": ParkingWorld,
+    "nothing is said to lie in a parking queue": ParkingWorld,
     "what waits for its batch is handled though its queue has stopped": StoppedWorld,
     "a batch of a shard that leaves waits for more": RestripedWorld,
     "keys of a shard that was away count as known": RestripedBackWorld,

@@ -93,7 +93,7 @@ class WatchedMember:
         """Count what goes into its dispatcher, and what comes out."""
         self.supervisor, self.dispatcher = made, made._dispatcher
         prepare, end = self.dispatcher._prepare, self.dispatcher._end
-        figures = self.figures = Figures(made, made._journal)
+        figures = self.figures = Figures(made, made._journal, self.session)
 
         def counted_prepare(delivery):
             self.dispatched += 1
