@@ -316,7 +316,7 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_sidecar_requests_refused_total",
         MetricKind.COUNTER,
-        "Requests to the sidecar that were refused: without the token, from a web page, or too large.",
+        "Requests to the sidecar that were refused: without the token, from a web page, for another host, too large.",
         lambda one: () if one.sidecar is None else _one(one.sidecar.refused),
     ),
     FigureMetric(

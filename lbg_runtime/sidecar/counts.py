@@ -18,4 +18,4 @@ class Counts:
     unpublished: int = 0
     """Messages from the application that were refused, or may not be on the broker."""
     refused: int = 0
-    """Requests that were not let in: no token, a foreign page, too large."""
+    """Requests that were not let in: no token, a foreign page, another host, too large."""

@@ -380,6 +380,28 @@ async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_fi
     assert made.outcomes() == {1: Outcome.ACCEPTED}
 
 
+async def test_the_first_start_of_a_handle_is_told_once_and_also_if_it_is_a_replay(rig, delivery):
+    made, parking, told = rig(_fail), _FullParking(), []
+    made.dispatcher.park_in(QUEUE, parking)
+    made.dispatcher.attach(other := QueueName("orders/1"), made.ends.append)
+    replays = [replace(delivery(number), queue=parking.parking, epoch=Epoch(2)) for number in (3, 4)]
+    async with made.running():
+        made.dispatcher.tell_first_start(QUEUE, Epoch(2), told.append)
+        made.dispatcher.dispatch(delivery(1))
+        made.dispatcher.dispatch(replace(delivery(2), queue=other, epoch=Epoch(2)))
+        await asyncio.sleep(1)
+        assert told == [], "one of the handle before, and one of another queue"
+        for each in replays:
+            made.dispatcher.dispatch(each)
+        await asyncio.sleep(1)
+        assert len(told) == 1
+        made.dispatcher.tell_first_start(QUEUE, Epoch(3), told.append)
+        made.dispatcher.tell_no_start(QUEUE)
+        made.dispatcher.dispatch(replace(delivery(5), epoch=Epoch(3)))
+        await asyncio.sleep(1)
+    assert len(told) == 1
+
+
 async def test_a_queue_is_handed_back_with_what_its_full_parking_queue_does_not_take(rig, delivery):
     """Nothing of it was sent, so the next owner may begin anew. The queue stayed, and stood still at each try to move
     it."""
