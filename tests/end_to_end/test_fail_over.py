@@ -1,5 +1,7 @@
 """A redundant pair of brokers under load: the active one dies, the other takes over, and gives back what it took.
 
+So it is with a parked key as well, which members take over from each other whose clocks differ by minutes.
+
 Two processes open the same store, one after the other, at the two addresses of a host list. As long as the first is
 active, the other address refuses logins, as a standby does. The management API has an address that follows the active.
 """
@@ -17,17 +19,43 @@ import pytest
 from lbg_runtime.admin.backlog import find_shard_queues
 from lbg_runtime.admin.sight import member_of, read_sights
 from lbg_runtime.broker.engine.surroundings import Asked
+from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.publisher.load import numbered_keys
 from lbg_runtime.semp.client import SempAccount, SempClient
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
 from tests.processes import whole_lines
-from tests.warm import Copy, WarmLbg
+from tests.warm import LBG, Copy, Warm, WarmLbg
 
-PUBLISHED = 1_000
-QUEUES = 4
+PUBLISHED, KEYS = 1_000, 60
+QUEUES, SHARDS = 4, 12
+POISONED = numbered_keys(KEYS)[0]
+PARKED_IN = QueueName(f"{PARKING_PREFIX}orders/{shard_of(HashFunction.CRC32, POISONED, SHARDS) % QUEUES}")
+
+HANDLERS = f"""
+import asyncio
+from pathlib import Path
+from lbg_runtime import Handlers
+
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    if message.key == "{POISONED}" and not Path("mended").exists():
+        raise ValueError("poison")
+    await asyncio.sleep(0.003)
+"""
+PARKING = {
+    "handlers": ["poisoned_handlers"],
+    "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "20ms"}},
+}
+LATER = "import time; now = time.time_ns; time.time_ns = lambda: now() + {} * 10**9\n"
+"""Ahead of a program: its wall clock differs by so many seconds from that of the machine."""
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -64,8 +92,11 @@ class Pair:
         await until(lambda: " ready: " in "".join(whole_lines(log)[began:]))
         return broker
 
-    def run_member(self, name: str, client_path: str) -> Copy:
-        """A member whose messages come this way."""
+    def run_member(self, name: str, client_path: str, **more: object) -> Copy:
+        """A member whose messages come this way, with more settings."""
+        return self.begin(name, "run", "--config", self.settings_of(name, client_path, **more), "--member-id", name)
+
+    def settings_of(self, name: str, client_path: str, **more: object) -> str:
         settings = {
             "connection": {
                 "transport": "solace",
@@ -75,7 +106,7 @@ class Pair:
             "group": {
                 "name": "orders",
                 "hash_prefix": "h",
-                "hash_count": 12,
+                "hash_count": SHARDS,
                 "queue_count": QUEUES,
                 "provision": "create_missing",
             },
@@ -83,10 +114,11 @@ class Pair:
             "rebind": {"min_tenure": "1s"},
             "handlers": ["lbg_runtime.cli.live.handlers"],
             "ops": {"journal": {"path": str(self.journals)}},
+            **more,
         }
         file = self._folder / f"{name}.yaml"
         file.write_bytes(orjson.dumps(settings))
-        return self.begin(name, "run", "--config", file.name, "--member-id", name)
+        return file.name
 
     def handled(self) -> int:
         """Messages that members have written down."""
@@ -94,16 +126,20 @@ class Pair:
 
     async def fed(self) -> list[str]:
         """The member of each queue that is fed to one."""
-        return [member for member, _ in await self._look()]
+        return [member for member, _ in (await self._look("orders")).values()]
 
     async def is_empty(self) -> bool:
         """Whether all queues are."""
-        return not sum(depth for _, depth in await self._look())
+        return not sum(depth for _, depth in (await self._look("orders")).values())
 
-    async def _look(self) -> list[tuple[str, int]]:
+    async def parked(self) -> tuple[str, int]:
+        """The member that is fed from the parking queue of the key that fails, and how much lies there."""
+        return (await self._look(f"{PARKING_PREFIX}orders"))[PARKED_IN]
+
+    async def _look(self, queues: str) -> dict[QueueName, tuple[str, int]]:
         async with SempClient(SempAccount(f"http://{OWN_HOST}:{self._semp}", "admin", "admin")) as client:
-            sights = await read_sights(client, "default", await find_shard_queues(client, "default", "orders"))
-        return [(str(member_of(sight.fed or "", "orders")), sight.depth) for sight in sights.values()]
+            sights = await read_sights(client, "default", await find_shard_queues(client, "default", queues))
+        return {queue: (str(member_of(sight.fed or "", "orders")), sight.depth) for queue, sight in sights.items()}
 
 
 async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_back(
@@ -116,7 +152,7 @@ async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_
             standby = await pair.stand_by(pair.second)
             members = [pair.run_member("a", "auto"), pair.run_member("b", "public")]
             await until_true(lambda: is_balanced(pair))
-            load = ("--keys", "60", "--rate", "200", "--count", str(PUBLISHED), "--ledger", pair.journals)
+            load = ("--keys", KEYS, "--rate", "200", "--count", str(PUBLISHED), "--ledger", pair.journals)
             publisher = pair.begin("publisher", "publish", "--config", "a.yaml", "--topic", "orders/new", *load)
             await until(lambda: pair.handled() > PUBLISHED // 5)
             active.kill()
@@ -138,6 +174,62 @@ async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_
     assert verdict.kind is VerdictKind.VALID, verdict
     assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
     assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
+async def test_a_parked_key_follows_a_pair_of_brokers_from_one_members_clock_to_anothers(
+    lbg: WarmLbg, warm: Warm, tmp_path: Path
+) -> None:
+    (tmp_path / "poisoned_handlers.py").write_text(HANDLERS)
+    with ExitStack() as stack:
+        async with asyncio.timeout(2 * PATIENCE_S):
+            pair = Pair(lbg, tmp_path, stack)
+            active = await pair.activate(pair.first)
+            members = {}
+            for name, path, later_s in (("a", "auto", -180), ("b", "public", 240)):
+                words = ("run", "--config", pair.settings_of(name, path, **PARKING), "--member-id", name)
+                log = stack.enter_context((tmp_path / f"{name}.log").open("ab"))
+                running = warm.running(LATER.format(later_s) + LBG, *words, cwd=tmp_path, stdout=log, stderr=log)
+                members[name] = stack.enter_context(running)
+            await until_true(lambda: is_balanced(pair))
+            load = ("--keys", KEYS, "--rate", "200", "--count", str(PUBLISHED), "--ledger", pair.journals)
+            publisher = pair.begin("publisher", "publish", "--config", "a.yaml", "--topic", "orders/new", *load)
+            await until_true(lambda: parks(pair, 3))
+            active.kill()
+            await ended(active)
+            active = await pair.activate(pair.second)
+            await until_true(lambda: parks(pair, 6))
+            # The key goes to the other clock, whichever that is.
+            owner, _ = await pair.parked()
+            members[owner].kill()
+            await ended(members.pop(owner))
+            assert await ended(publisher) == 0
+            await until_true(lambda: parks(pair, 10))
+            active.terminate()
+            assert await ended(active) == 0
+            await pair.activate(pair.first)
+            await until_true(pair.is_empty)
+            (tmp_path / "mended").touch()
+            asked = await asyncio.to_thread(lbg, tmp_path, "parked", "unpark", "--all", "--config", "a.yaml")
+            assert asked.returncode == 0, asked.stderr
+            # The fence of the owner stays.
+            await until_true(lambda: holds(pair, 1))
+            ((_, member),) = members.items()
+            member.send_signal(signal.SIGTERM)
+            assert await ended(member) == 0
+    verdict = validate(read_run(pair.journals))
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
+    assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
+async def parks(pair: Pair, least: int) -> bool:
+    """Whether the parking queue of the key that fails has an owner, and so much in it."""
+    owner, depth = await pair.parked()
+    return owner in ("a", "b") and depth >= least
+
+
+async def holds(pair: Pair, depth: int) -> bool:
+    return (await pair.parked())[1] == depth
 
 
 async def is_balanced(pair: Pair) -> bool:
