@@ -1,4 +1,7 @@
-"""The worlds of `every_step` in which a member is not alone, or does more than to handle what comes."""
+"""The worlds of `every_step` in which a member is not alone, or does more than to handle what comes.
+
+More than 400 lines, as each is short, and they are compared with each other.
+"""
 
 import asyncio
 import errno
