@@ -332,8 +332,8 @@ class Dispatcher:
             handling.start_mono_ns = monotonic_ns()
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
-                # Here, as the first start of a flow handle is that of a key's first message. No call for messages of other
-                # queues: an idle one may wait for its first message for as long as it is ours.
+                # Here, as the first start of a flow handle is that of a key's first message. No call for messages of
+                # other queues: an idle one may wait for its first message for as long as it is ours.
                 if delivery.queue in self._on_first_start or delivery.queue in self._replayed:
                     self._note_first_start(handling)
         elif handling.end_report is not None:
