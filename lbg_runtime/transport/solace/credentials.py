@@ -28,7 +28,7 @@ class ClientCertificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         password = self.key_password
         for name, path in (("certificate", self.certificate), ("key", self.key)):
-            _check_readable(f"connection.client_certificate.{name}", Path(path), "a file in PEM")
+            _content(f"connection.client_certificate.{name}", Path(path), "a file in PEM")
         try:
             # Given as a function: without a password, the library would ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: password)
@@ -48,7 +48,7 @@ class TokenFile:
     def read(self) -> str:
         """Return the present token; raises `ConfigError`, which does not show the token."""
         where = "connection.oauth.token_file"
-        text = _check_readable(where, Path(self.path), "a file with an access token")
+        text = _content(where, Path(self.path), "a file with an access token")
         token = text.decode("ascii", errors="replace").strip()
         if not _SENDABLE.fullmatch(token) or len(token) > LARGEST_TOKEN_BYTES:
             found = "is empty" if not token else "holds something else"
@@ -76,7 +76,7 @@ def _is_authority(file: Path) -> bool:
     return True
 
 
-def _check_readable(where: str, path: Path, expected: str) -> bytes:
+def _content(where: str, path: Path, expected: str) -> bytes:
     try:
         return read_regular_file(path)
     except OSError as error:
