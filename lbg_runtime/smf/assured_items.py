@@ -81,7 +81,7 @@ class AssuredBody:
     """An assured control body; for version 3, all of it except padding."""
 
     kind: int
-    items: tuple[AssuredItem, ...] = ()
+    items: tuple[AssuredItem, ...]
 
 
 class Items:

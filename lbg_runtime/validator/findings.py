@@ -195,7 +195,7 @@ class Examination:
     unhandled: pa.Table
     unlisted: pa.Table
     key_shards: pa.Table
-    late: int = 0
+    late: int
     """Records that came after their time had been judged, and that could change the judgement. Only if the records came
     in slices, and some came too late."""
 
