@@ -22,7 +22,10 @@ _TAIL_BYTES = 8
 
 def note_footers(run: Path) -> None:
     """Note the Parquet files of a run that is complete; raises `OSError`."""
-    files = {str(path.relative_to(run)): _footer(path) for path in sorted(run.rglob("*.parquet"))}
+    # `Path.rglob` says nothing of a folder that cannot be listed, whose files nobody would miss.
+    folders = os.walk(run, onerror=_refuse)
+    paths = sorted(Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".parquet"))
+    files = {str(path.relative_to(run)): _footer(path) for path in paths}
     (run / _NOTE).write_bytes(orjson.dumps(files))
 
 
@@ -53,6 +56,10 @@ def _footer(path: Path) -> list[int]:
         length = int.from_bytes(file.read(4), "little")
         file.seek(max(0, size - _TAIL_BYTES - length))
         return [size, zlib.crc32(file.read())]
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -392,6 +392,22 @@ def test_a_folder_of_a_run_that_the_disk_does_not_list_is_told(
         count_records(run)
 
 
+def test_a_run_of_which_a_folder_cannot_be_listed_when_its_files_are_noted_is_not_laid_out(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of that folder could be lost later, and nobody would miss it."""
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("queue=0"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match="cannot be written: Permission denied"):
+        lay_out(journals, tmp_path)
+
+
 def test_the_run_that_was_there_stays_if_the_new_one_cannot_take_its_place(
     journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
