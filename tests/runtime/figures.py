@@ -239,6 +239,27 @@ class Figures:
         yield from _differing("handled, as Prometheus reads it", handled, self.handled.total())
 
 
+def differing_from_journals(members, run):
+    """What members have counted otherwise than they have written it down."""
+    made = [each for each in members if each.figures is not None]
+    lives = {(each.supervisor._member, each.supervisor._journal.incarnation): each for each in made}
+    settled = Counter(
+        (each["journal"], each["queue"]) for each in run.dispatches.to_pylist() if each["t_settle"] is not None
+    )
+    for number, file in enumerate(run.journals.to_pylist()):
+        member = lives.get((file["member"], file["incarnation"]))
+        if member is None:
+            continue
+        if not file["torn"]:
+            dropped = member.supervisor._journal.dropped
+            yield from _differing(f"{member.name}: dropped records", dropped, file["dropped"])
+        if file["dropped"] or file["defect"]:
+            continue
+        for queue, count in member.figures.handled.items():
+            tried = count - member.figures.untried[queue]
+            yield from _differing(f"{member.name}: handled of queue {queue}", tried, settled[number, queue])
+
+
 def _identity(message):
     return message.key, message.key_sequence
 

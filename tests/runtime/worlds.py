@@ -5,7 +5,6 @@ More than 400 lines, as each is short, and they are compared with each other.
 
 import asyncio
 import errno
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from lbg_runtime.testing.parked import parked_by_queue
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from lbg_runtime.validator.judge import validate
 from tests.runtime.every_step import World
+from tests.runtime.figures import differing_from_journals
 from tests.runtime.mishaps import Mishap
 from tests.runtime.restripe.restripe_world import EngineQueues
 
@@ -371,34 +371,13 @@ class JournaledWorld(World):
         sent.add_done_callback(lambda _: self._ledger.confirmed(key, ord(key) % 2, number, sent_us))
         return sent
 
-    def _compare_figures(self, run):
-        """What members have counted, and what they have written down."""
-        made = [each for each in self.members.values() if each.figures is not None]
-        lives = {(each.supervisor._member, each.supervisor._journal.incarnation): each for each in made}
-        settled = Counter(
-            (each["journal"], each["queue"]) for each in run.dispatches.to_pylist() if each["t_settle"] is not None
-        )
-        for number, file in enumerate(run.journals.to_pylist()):
-            member = lives.get((file["member"], file["incarnation"]))
-            if member is None:
-                continue
-            if not file["torn"] and (dropped := member.supervisor._journal.dropped) != file["dropped"]:
-                self.fault(f"{member.name} has dropped {dropped} records, and its journal says {file['dropped']}")
-            if file["dropped"] or file["defect"]:
-                continue
-            for queue, count in member.figures.handled.items():
-                told = count - member.figures.untried[queue]
-                if settled[number, queue] != told:
-                    self.fault(
-                        f"{member.name} has handled {told} of queue {queue}, and recorded {settled[number, queue]}"
-                    )
-
     async def afterwards(self):
         await super().afterwards()
         self.is_full_until_s = 0
         self._ledger.close(clean=True)
         run = read_run(self._path)
-        self._compare_figures(run)
+        for wrong in differing_from_journals(self.members.values(), run):
+            self.fault(wrong)
         verdict = validate(run)
         if verdict.kind.value not in self.verdicts():
             self.fault(f"{verdict.kind}: {verdict.reasons} {verdict.findings}")
