@@ -1,7 +1,4 @@
-"""The worlds of `every_step` in which a member is not alone, or does more than to handle what comes.
-
-More than 400 lines, as each is short, and they are compared with each other.
-"""
+"""The worlds of `every_step` in which a member is not alone, or does more than to handle what comes."""
 
 import asyncio
 import errno
