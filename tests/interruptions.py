@@ -50,7 +50,7 @@ class Story:
         """Note in `found` what is wrong; end what is not ended by `act`."""
 
 
-class _Counted(deque):
+class CountedCallbacks(deque):
     """The callbacks that are ready; the loop takes them out one by one."""
 
     def __init__(self, loop):
@@ -67,7 +67,7 @@ class _Stepped:
 
     def __init__(self):
         super().__init__()
-        self._ready = _Counted(self)
+        self._ready = CountedCallbacks(self)
         self.step = 0
         self.counts = False
         self.interrupts_at = None

@@ -28,6 +28,7 @@ from lbg_runtime.semp.client import SempAccount, SempClient
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.addresses import OWN_HOST, own_ports
+from tests.end_to_end.poisoned import HANDLERS, write_handlers
 from tests.patience import PATIENCE_S
 from tests.processes import whole_lines
 from tests.warm import LBG, Copy, Warm, WarmLbg
@@ -37,21 +38,8 @@ QUEUES, SHARDS = 4, 12
 POISONED = numbered_keys(KEYS)[0]
 PARKED_IN = QueueName(f"{PARKING_PREFIX}orders/{shard_of(HashFunction.CRC32, POISONED, SHARDS) % QUEUES}")
 
-HANDLERS = f"""
-import asyncio
-from pathlib import Path
-from lbg_runtime import Handlers
-
-handlers = Handlers()
-
-@handlers.handler("orders/>")
-async def on_order(message):
-    if message.key == "{POISONED}" and not Path("mended").exists():
-        raise ValueError("poison")
-    await asyncio.sleep(0.003)
-"""
 PARKING = {
-    "handlers": ["poisoned_handlers"],
+    "handlers": [HANDLERS],
     "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "20ms"}},
 }
 LATER = "import time; now = time.time_ns; time.time_ns = lambda: now() + {} * 10**9\n"
@@ -179,7 +167,7 @@ async def test_a_group_and_its_publisher_follow_the_active_broker_of_a_pair_and_
 async def test_a_parked_key_follows_a_pair_of_brokers_from_one_members_clock_to_anothers(
     lbg: WarmLbg, warm: Warm, tmp_path: Path
 ) -> None:
-    (tmp_path / "poisoned_handlers.py").write_text(HANDLERS)
+    write_handlers(tmp_path, POISONED)
     with ExitStack() as stack:
         async with asyncio.timeout(2 * PATIENCE_S):
             pair = Pair(lbg, tmp_path, stack)

@@ -28,6 +28,7 @@ from lbg_runtime.smf.message import Relay
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.addresses import OWN_HOST, own_ports
+from tests.end_to_end.poisoned import HANDLERS, write_handlers
 from tests.patience import PATIENCE_S
 from tests.warm import Copy, WarmLbg
 
@@ -35,19 +36,6 @@ PUBLISHED, KEYS, SHARDS, QUEUES = 400, 30, 8, 2
 BLOCKED, OTHER = QueueName("orders/1"), QueueName("orders/0")
 POISONED = next(key for key in numbered_keys(KEYS) if shard_of(HashFunction.CRC32, key, SHARDS) % QUEUES == 1)
 
-HANDLERS = f"""
-import asyncio
-from pathlib import Path
-from lbg_runtime import Handlers
-
-handlers = Handlers()
-
-@handlers.handler("orders/>")
-async def on_order(message):
-    if message.key == "{POISONED}" and not Path("mended").exists():
-        raise ValueError("poison")
-    await asyncio.sleep(0.003)
-"""
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -55,7 +43,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 async def test_a_message_that_cannot_be_read_holds_up_its_queue_alone_until_it_is_deleted(
     lbg: WarmLbg, tmp_path: Path
 ) -> None:
-    (tmp_path / "poisoned_handlers.py").write_text(HANDLERS)
+    write_handlers(tmp_path, POISONED)
     async with asyncio.timeout(2 * PATIENCE_S), AsyncExitStack() as stack:
         broker = await stack.enter_async_context(BrokerServer(port=0))
         semp = await stack.enter_async_context(SempServer(broker.engine, broker.carry_out, port=0))
@@ -126,7 +114,7 @@ def settings(host: str, client_path: str, status: str) -> bytes:
             "membership": {"settle": "300ms"},
             "rebind": {"min_tenure": "1s"},
             "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "20ms"}},
-            "handlers": ["poisoned_handlers"],
+            "handlers": [HANDLERS],
             "ops": {"journal": {"path": "journals"}, "status": status},
         }
     )

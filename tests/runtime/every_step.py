@@ -16,7 +16,7 @@ More than 400 lines, as the other stories derive from this one and replace its p
 import asyncio
 import itertools
 import random
-from collections import Counter, deque
+from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from math import inf
@@ -38,6 +38,7 @@ from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.garbage import own_garbage
+from tests.interruptions import CountedCallbacks
 from tests.runtime.conftest import make_settings
 from tests.runtime.distant_session import LATENCY_S
 from tests.runtime.figures import LOOKS_EVERY
@@ -45,24 +46,12 @@ from tests.runtime.stepped_threads import SteppedThread
 from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
 
 
-class _Counted(deque):
-    """The callbacks that are ready; the loop takes them out one by one."""
-
-    def __init__(self, loop):
-        super().__init__()
-        self._loop = loop
-
-    def popleft(self):
-        self._loop.begin_step()
-        return super().popleft()
-
-
 class SteppedLoop(VirtualTimeLoop):
     """Counts its steps, and lets things happen between them."""
 
     def __init__(self):
         super().__init__()
-        self._ready = _Counted(self)
+        self._ready = CountedCallbacks(self)
         self.step = 0
         self.counts = False
         """Steps are counted from when member a starts."""
