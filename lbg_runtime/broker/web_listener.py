@@ -38,6 +38,8 @@ class WebListener:
         self._http = web.Server(self._serve, access_log=None)
         self._listener: asyncio.Server | None = None
         self._clients: set[asyncio.Transport] = set()
+        self._looks: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        """Of connections on which no WebSocket has begun: when they are cut."""
 
     @property
     def url(self) -> str:
@@ -60,6 +62,9 @@ class WebListener:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+            for look in self._looks.values():
+                look.cancel()
+            self._looks.clear()
             for client in self._clients:
                 client.abort()
             await self._http.shutdown(CLOSE_TIMEOUT_S)
@@ -75,14 +80,14 @@ class WebListener:
 
     def _accept(self) -> web.RequestHandler:
         handler = self._http()
-
-        def look() -> None:
-            # From here on, the broker waits for a login.
-            if handler.transport is not None and handler.transport not in self._clients:
-                handler.transport.abort()
-
-        asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, look)
+        # Once it has begun, the broker waits for a login.
+        self._looks[handler] = asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, self._cut_unbegun, handler)
         return handler
+
+    def _cut_unbegun(self, handler: web.RequestHandler) -> None:
+        del self._looks[handler]
+        if handler.transport is not None:
+            handler.transport.abort()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         # A browser takes no answer without one of the protocols that it has offered.
@@ -91,23 +96,36 @@ class WebListener:
             protocols=[name.strip() for name in offered.split(",")], max_msg_size=MAX_MESSAGE_BYTES, compress=False
         )
         await client.prepare(request)
+        if (look := self._looks.pop(request.protocol, None)) is not None:
+            look.cancel()
         transport = request.transport
         if transport is None:  # it has gone already
             return client
         self._clients.add(transport)
+        try:
+            await self._join(client, transport)
+        finally:
+            self._clients.discard(transport)
+            transport.abort()
+        return client
+
+    async def _join(self, client: web.WebSocketResponse, transport: asyncio.Transport) -> None:
+        """Pass on what the client and the broker say, until either ends."""
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
-        certificate = common_name(transport.get_extra_info("peercert"))
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
+            certificate = common_name(transport.get_extra_info("peercert"))
+            await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         sending = asyncio.create_task(_send(reader, client, transport))
         try:
-            await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
             await _receive(client, writer)
         finally:
             sending.cancel()
             writer.transport.abort()
-            self._clients.discard(transport)
-            transport.abort()
-        return client
 
 
 async def _receive(client: web.WebSocketResponse, writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from collections.abc import AsyncIterator
 
@@ -131,6 +132,22 @@ async def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.
         # One that has begun has its time for a login.
         await connected.send_bytes(login("cl-1"))
         assert b"OK" in await answered(connected)
+
+
+async def test_a_client_for_which_there_is_no_room_is_cut_and_the_next_one_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def admit(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no room")
+
+    async with served() as (server, web):
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "admit", admit)
+            async with client(web) as connected:
+                assert await closed(connected) in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+        async with client(web) as connected:
+            await connected.send_bytes(login("cl-1"))
+            assert b"OK" in await answered(connected)
 
 
 async def test_a_broker_that_stops_cuts_its_clients() -> None:
