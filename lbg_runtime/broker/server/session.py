@@ -117,6 +117,7 @@ class _PublisherFlow:
     window: int
     """As it was asked for: a client goes by the answer, even if its application wanted less."""
     last_answered_id: int
+    """Everything up to it was accepted or refused."""
     last_taken_id: int
     """The message that the next one must say it follows: the last one that was accepted or refused here, or that the
     client had an answer for before."""
