@@ -463,14 +463,16 @@ class Dispatcher:
         if handling.done_mono_ns:
             raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
         parking = self._parkings.get(handling.delivery.queue) if outcome is None else None
-        if parking is not None and parking.was_parked(handling):
-            # The copy of a message that is being parked may have arrived between two tries, and may have been replayed
-            # since. If the message went back, the next owner would handle it again.
-            self._troubles.moved(handling, handling.end_report or FOLLOWS, parking.parking)
-            outcome = _ACCEPTED
+        if parking is not None and not parking.was_parked(handling):
+            parking = None
+        # The copy of a message that is being parked may have arrived between two tries, and may have been replayed
+        # since. If the message went back, the next owner would handle it again.
+        handling.outcome = outcome if parking is None else _ACCEPTED
         handling.done_mono_ns = monotonic_ns()
-        handling.outcome = outcome
         self._on_end[handling.delivery.queue](handling)
+        if parking is not None:
+            # Last: whatever becomes of the log, the delivery has ended.
+            self._troubles.moved(handling, handling.end_report or FOLLOWS, parking.parking)
 
     # -- when attempts have ended
 
