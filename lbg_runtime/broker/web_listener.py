@@ -112,13 +112,18 @@ class WebListener:
     async def _join(self, client: web.WebSocketResponse, transport: asyncio.Transport) -> None:
         """Pass on what the client and the broker say, until either ends."""
         ours, theirs = socket.socketpair()
+        certificate = common_name(transport.get_extra_info("peercert"))
         try:
-            reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
-            certificate = common_name(transport.get_extra_info("peercert"))
             await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
         except BaseException:
             ours.close()
             theirs.close()
+            raise
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
+        except BaseException:
+            # What has been admitted ends with it.
+            ours.close()
             raise
         sending = asyncio.create_task(_send(reader, client, transport))
         try:
