@@ -18,6 +18,10 @@ from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, de
 
 SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
 
+BUFFERED_NS = 50_000_000
+"""For how long a member that is cut off goes on receiving what had come before: it lies in front of the end of its
+connection. Measured at evictions under load: some milliseconds."""
+
 _LONGEST_STANDSTILL_NS = 120_000_000_000
 """How long a life from which nothing comes is waited for."""
 
@@ -61,7 +65,8 @@ class Tenures:
     fed_until_ns: Ints
     """Last moment for which there is proof that the broker fed this flow: `last_fed_ns`, or when it announced its
     drain. If the flow was released in good order, it was also not to be given away while handling, so the end of its
-    last handling counts. What a member merely believed while cut off from the broker proves nothing."""
+    last handling counts. What a member merely believed while cut off from the broker proves nothing; so if the flow was
+    lost, what it received last proves that it was fed `BUFFERED_NS` earlier."""
     first_start_ns: Ints
     """`FAR_FUTURE` where nothing was handled."""
     last_done_ns: Ints
@@ -218,6 +223,7 @@ def read_tenures(handlings: Handlings, epochs: Epochs) -> Tenures:
     start = np.where(per_epoch[epoch] > 0, start, first_start)
     last_of_epoch = np.arange(len(epoch)) == (first_tenure + rows - 1)[epoch]
     fed_until = np.maximum(start, last_fed)
+    fed_until = np.maximum(start, fed_until - BUFFERED_NS * epochs.broken[epoch])
     # A member that was cut off drains what it still runs, while another may have been fed for long.
     announced = last_of_epoch & ~epochs.broken[epoch]
     fed_until = np.where(announced, np.maximum(fed_until, epochs.draining_ns[epoch]), fed_until)

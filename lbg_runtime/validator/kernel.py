@@ -19,9 +19,10 @@ overlap_in_process, overlap_across_processes
     Across lives it happens when a member loses its queue while a handler runs. After the flow's `inactive` or `down`
     record, others may handle flagged messages that are no newer, and, once the message itself has come again flagged,
     what follows it: the member knew, settles nothing of it, and can only let it end. Such overlaps are in the accounts.
-    For a message without publisher, key or number, any flagged one of its key without them will do. What a member is
-    told right after a standstill counts from when the standstill began. A member that was cut off and did not know it
-    yet breaks the law all the same.
+    For a message without publisher, key or number, any flagged one of its key without them will do. The record counts
+    from `epochs.BUFFERED_NS` before it, as the member had to get through what had come before; if it is told right
+    after a standstill, from when that began. A member that was cut off for longer without knowing it breaks the law all
+    the same.
 duplicate_without_fault
     A *duplicate* is a handling of a message after its first complete one. It is allowed only where a fault explains it:
     since the first complete one it was handled on the same queue, and the handling right before it there was not
@@ -52,7 +53,8 @@ started_after_loss
 two_active
     No two flows are fed on one queue at the same time. Only proof counts: a flow is fed from its `active` record to the
     last unflagged message it received and handled, or the start of its drain; a flow released in good order also to the
-    end of its last handling. A crashed or cut-off member proves nothing after that. An `active` record right behind a
+    end of its last handling. A crashed or cut-off member proves nothing after that, and what a flow that was lost had
+    received last may have waited at its member for `epochs.BUFFERED_NS`. An `active` record right behind a
     standstill tells of a moment in it: if it is the only proof, the law is broken only where another flow was fed from
     before the standstill until after the record. Does not apply to members that share a partitioned queue: there only
     keys have one owner at a time, which the laws on overlaps check.

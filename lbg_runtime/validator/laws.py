@@ -8,7 +8,7 @@ import pyarrow as pa
 from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS, Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives
-from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
+from lbg_runtime.validator.epochs import BUFFERED_NS, Epochs, Tenures, release_causes
 from lbg_runtime.validator.findings import Law, Move, Witness
 from lbg_runtime.validator.messages import Messages
 from lbg_runtime.validator.past import CHECKED, Past
@@ -140,8 +140,9 @@ def _losses_while_running(columns: Columns, epochs: Epochs, rows: Ints) -> Itera
         own = rows[epochs.of_handling[rows] == handle]
         own = own[handlings.start_ns[own] <= losses_ns[-1]]
         lost_ns = losses_ns[np.searchsorted(losses_ns, handlings.start_ns[own])]
-        # A member that stood still could not know of the loss before it went on.
-        lost_ns = np.maximum(columns.lives.happened_at(handlings.journal[own], lost_ns), handlings.start_ns[own])
+        # A member that stood still could not know of the loss before it went on, and no other at once.
+        lost_ns = columns.lives.happened_at(handlings.journal[own], lost_ns) - BUFFERED_NS
+        lost_ns = np.maximum(lost_ns, handlings.start_ns[own])
         ran_on = lost_ns < handlings.done_ns[own]
         yield from zip(own[ran_on].tolist(), lost_ns[ran_on].tolist(), strict=True)
 

@@ -1,8 +1,9 @@
 """The kernel applied to one slice of a run after another; `kernel.examine` is the same with one slice.
 
 A slice is whatever records have come since the last one. With it comes the moment before which nothing is missing:
-every handling that started before it, and every flow record written before it, has come. Handlings from that moment on
-wait for the next slice, so that everything is judged in order of time, however the files of several members came in.
+every handling that started before it, and every flow record written before it, has come. Handlings from
+`epochs.BUFFERED_NS` before that moment on wait for the next slice, so that everything is judged in order of time,
+however the files of several members came in, and with the losses that its members learned of only afterwards.
 
 A record that comes after its time was judged is late. Most late records do no harm: if nothing else of its key has been
 handled since a very long handling began, it is judged as if it had come in time. Otherwise it is judged as far as
@@ -35,6 +36,7 @@ from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Range
 from lbg_runtime.validator.custody import find_holes
 from lbg_runtime.validator.doubts import NEEDS_ITS_TIME, doubts_of_files
 from lbg_runtime.validator.epochs import (
+    BUFFERED_NS,
     Epochs,
     Tenures,
     exposed_handlings,
@@ -113,7 +115,8 @@ class SlicedExamination:
 
         Return the earliest new findings of each law, among those that no later record can change.
         """
-        step = self._begin(tables, until_ns)
+        # A loss counts from before its record: no later record may excuse what is judged.
+        step = self._begin(tables, until_ns - BUFFERED_NS)
         book, columns = step.book, step.columns
         undecided = np.zeros(0, dtype=np.int64)
         if columns.layouts.steps:
@@ -228,7 +231,7 @@ class SlicedExamination:
 
     def _count_late_flows(self, flows: pa.Table, lives: Lives) -> int:
         moments = ints(flows, "mono_ns") + lives.offset_ns[ints(flows, "journal")]
-        return int(np.count_nonzero(moments < self._until_ns))
+        return int(np.count_nonzero(moments < self._until_ns + BUFFERED_NS))
 
     def _follow_clock(self, lives: Lives) -> None:
         """Convert the moments kept when the first journal of a second host comes, and with it another clock."""
@@ -330,8 +333,8 @@ def _what_stands(step: _Step, unsettled: Flags) -> Book:
     columns, messages, tenures = step.columns, step.messages, step.tenures
     book = Book(columns, step.epochs)
     if not columns.lives.is_partitioned:
-        # Later records can only extend the time for which there is this proof.
-        proven = np.maximum(tenures.start_ns, tenures.last_fed_ns)
+        # Later records can only extend the time for which there is this proof, even that of a loss.
+        proven = np.maximum(tenures.start_ns, np.maximum(tenures.start_ns, tenures.last_fed_ns) - BUFFERED_NS)
         check_tenures(book, columns.lives, step.epochs, replace(tenures, fed_until_ns=proven))
     if columns.layouts.steps:
         # Between two queues, what a member without a journal may have done is known only at the end.

@@ -277,7 +277,8 @@ def activate_early(run: Run) -> bool:
         if following and following[0][3] is not journal:
             _, _, flow, other = following[0]
             moment = record.receive_mono_ns - 100
-            if _may_have_been_over(other, moment):
+            # What a flow received shortly before it was lost proves nothing.
+            if {"inactive", "down"} & set(_events(journal, record)) or _may_have_been_over(other, moment):
                 continue
             other.records[other.records.index(flow)] = replace(flow, mono_ns=moment, t=wall_us(moment))
             return True

@@ -220,7 +220,7 @@ def _comes_of(
     """Whether the earlier one ran on where its flow was lost, and the later one is what the broker gave again."""
     flows, journal = by_epoch.get(earlier.epoch, []), run.journals[earlier.life]
     losses = [f.mono_ns for f in flows if f.event in ("inactive", "down") and f.mono_ns >= earlier.start]
-    lost = max(earlier.start, min([_earliest(journal, loss) for loss in losses], default=inf))
+    lost = max(earlier.start, min([_earliest(journal, loss) - 50 * MS for loss in losses], default=inf))
     if later.start < lost:
         return False
     if later.record.redelivered and not _is_newer(later, earlier):
@@ -383,8 +383,9 @@ def _count_two_active(
         if not active:
             continue
         start = min(active)
-        proofs = [start] + [_fed(run.journals[h.life], h) for h in own if not h.record.redelivered]
         broken = any(flow.event in ("inactive", "down") for flow in flows)
+        buffered = 50 * MS if broken else 0
+        proofs = [start] + [_fed(run.journals[h.life], h) - buffered for h in own if not h.record.redelivered]
         if not broken:
             proofs += [flow.mono_ns for flow in flows if flow.event == "draining"]
             if any(flow.event == "released" for flow in flows):
