@@ -198,8 +198,7 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
     with open_records(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             *lines, rest = (rest + block).split(b"\n")
-            if lines:
-                yield lines
+            yield lines
             if len(rest) > LONGEST_LINE_BYTES:
                 yield None
                 return
@@ -283,7 +282,7 @@ class RecordFile:
             "ledger": ("run_id", "group", "hash_prefix", "hash_count", "publisher"),
         }[self._kind]
         wrong = [name for name in wanted if not _is_usable(name, row.get(name))]
-        wrong += ["boot_id"] if type(row.get("boot_id", "")) not in (str, type(None)) else []
+        wrong += ["boot_id"] if type(row.get("boot_id")) not in (str, type(None)) else []
         if row["kind"] != self._kind:
             self.facts.defect = (0, f"the first line is no {self._kind} header")
         elif row.get("schema") != RECORD_SCHEMA:
@@ -361,7 +360,7 @@ class RecordFile:
 
     def _note_mono(self, moment: object) -> None:
         # Older versions wrote no such time; and as no law reads it, an impossible one is not worth a defect.
-        if self._kind == "journal" and type(moment) is int and abs(moment) <= LARGEST_NUMBER:
+        if type(moment) is int and abs(moment) <= LARGEST_NUMBER:
             self.facts.note_mono(moment)
 
     def _blame(self, number: int, what: str) -> None:
