@@ -324,9 +324,16 @@ def without(place: int, name: str) -> Callable[[list[bytes]], list[bytes]]:
     ],
 )
 @pytest.mark.parametrize("name", ["00.member.jsonl", "00.ledger.jsonl"])
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
-    folder: Path, damage: Callable[[list[bytes]], list[bytes]], defect: str, name: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[list[bytes]], list[bytes]],
+    defect: str,
+    name: str,
+    block_bytes: int,
 ) -> None:
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", block_bytes)
     path = folder / name
     path.write_bytes(b"".join(damage(lines_of(path))))
 
@@ -335,6 +342,16 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
     files = tables.journals if name.endswith(".member.jsonl") else tables.ledgers
     assert defect in str(files.to_pylist()[0]["defect"])
     assert validate(tables).kind is not VerdictKind.VALID
+
+
+@pytest.mark.parametrize("kind", ["status", "pause"])
+def test_what_members_record_of_themselves_is_a_defect_of_a_ledger(folder: Path, kind: str) -> None:
+    path = folder / "00.ledger.jsonl"
+    path.write_bytes(b"".join(changed(4, kind=kind, from_mono_ns=3, to_mono_ns=5)(lines_of(path))))
+
+    found = read_run(folder).ledgers.to_pylist()[0]["defect"]
+
+    assert found == f"line 5: an unexpected record of kind {kind!r}"
 
 
 @pytest.mark.parametrize("header", [{"schema": 2}, {"run_id": 7}])
