@@ -39,7 +39,7 @@ def _take(context: ssl.SSLContext, store: Path, section: str) -> None:
         files = [store] if store.is_file() else sorted(each for each in store.iterdir() if each.is_file())
         for file in files:
             context.load_verify_locations(file)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(where, f"{store}: {reason}", expected) from None
     if not files:
