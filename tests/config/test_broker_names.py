@@ -1,8 +1,16 @@
 """Names of a group that a broker does not take: refused when the settings are read, with the true bound."""
 
+import re
+from contextlib import nullcontext
+
 import pytest
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, check_made_queues, conductor_name
+from lbg_runtime.config.broker_names import (
+    LARGEST_CLIENT_NAME_BYTES,
+    check_client_name,
+    check_made_queues,
+    conductor_name,
+)
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError
 
@@ -199,6 +207,22 @@ def test_the_client_takes_names_of_queues_by_their_bytes():
     assert _problem(name=name, control_topic="c") == (
         "config.yaml: group.name: 248 bytes; expected at most 247, as the client takes 250 for the name of a queue"
     )
+
+
+@pytest.mark.parametrize(
+    ("group", "member", "where"), [("n" * 150, "m", "group.name"), ("orders", "m" * 200, "membership.id")]
+)
+def test_a_client_name_has_room_for_as_much_as_is_said(monkeypatch, group, member, where):
+    monkeypatch.setattr("socket.gethostname", lambda: "host-1")
+    with pytest.raises(ConfigError) as caught:
+        check_client_name(group, member, None)
+    assert caught.value.where == where
+    room = int(re.match(r"at most (\d+),", caught.value.expected)[1])
+    check_client_name(group, member, "given")
+    for length in (room, room + 1):
+        names = ("n" * length, member) if where == "group.name" else (group, "m" * length)
+        with nullcontext() if length == room else pytest.raises(ConfigError):
+            check_client_name(*names, None)
 
 
 def test_a_topic_is_measured_in_bytes():

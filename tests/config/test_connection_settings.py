@@ -57,6 +57,7 @@ def test_a_password_a_certificate_or_a_token() -> None:
         ({**SECURED, "host": "tcp://a:1", "oauth": OAUTH}, "oauth: given for a host without TLS; expected tcps://"),
         ({**SECURED, "host": "tcps://a:1,b:2", "oauth": OAUTH}, "oauth: given for a host without TLS"),
         ({**SECURED, "tls": {}}, "tls.trust_store: not set, for a host with TLS; expected a directory"),
+        ({**SECURED, "host": "tcps://a:1,b:2", "tls": {}}, "tls.trust_store: not set, for a host with TLS"),
         ({**SECURED, "oauth": {}}, "oauth.token_file: not set"),
         ({"password": "hush" * 33}, "password: 132 bytes; expected at most 128"),
         ({**SECURED, "client_certificate": {"key_password": ["hush"]}}, "key_password: a value that is not shown"),

@@ -336,7 +336,9 @@ def test_a_partitioned_queue_is_not_asked_of_the_broker():
 )
 def test_a_topic_of_handlers_that_no_right_can_be_given_for_is_refused(topic, expected):
     """Only the broker refused it, or the right was for another topic, and handlers could not publish."""
-    assert _parse(semp={"url": "https://a", "publish_topics": ["bills/*/new*", ">"]}).semp is not None
+    semp = _parse(semp={"url": "https://a", "publish_topics": ["bills/*/new*", ">"]}).semp
+    assert semp is not None
+    assert semp.publish_topics == ("bills/*/new*", ">")
     path = "config.yaml: semp.publish_topics.1"
     told = _problem(semp={"url": "https://a", "publish_topics": ["bills", topic]})
     assert told == f"{path}: {topic!r}; expected {expected}"

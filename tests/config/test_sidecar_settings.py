@@ -32,6 +32,18 @@ def test_nothing_at_all_is_an_application_that_pulls():
     assert parse({}).application is None
 
 
+@pytest.mark.parametrize("tracing", ["off", "spans", "spans_with_keys"])
+def test_messages_carry_a_trace_for_spans_and_for_an_application(tracing):
+    ops = {"tracing": tracing}
+    alone = parse_settings({"group": GROUP, "ops": ops}, "config.yaml", {})
+    assert alone.carries_traces is (tracing != "off")
+    assert parse_settings({"group": GROUP, "ops": ops, "sidecar": {}}, "config.yaml", {}).carries_traces
+
+
+def test_an_application_need_not_be_listened_to():
+    assert parse({"application": "http://127.0.0.1:3000", "listen": "off"}).listen is None
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [
