@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.epochs import BUFFERED_NS
-from lbg_runtime.validator.findings import Examination, Law, Verdict, VerdictKind
+from lbg_runtime.validator.findings import Examination, Finding, Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recalled, without_faults
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import FAR_FUTURE
 from lbg_runtime.validator.slices import SlicedExamination
-from tests.validator.changes import BREAKING, Change, noise
+from tests.validator.changes import BREAKING, Change, noise, swap_two
 from tests.validator.history import story
 from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run
 from tests.validator.script import Life, at, published
@@ -120,6 +120,15 @@ def test_each_seeded_fault_is_found_in_slices(law: Law, change: Change) -> None:
         assert verdict_in_slices(tables, count, delay_ns, Random(count)) == expected
 
 
+def told_on_the_way(tables: RunTables) -> tuple[SlicedExamination, list[Finding]]:
+    """What is found while the run goes on; what publishers do not know comes first, as in their ledgers."""
+    sliced, told = SlicedExamination(DEFAULT_ACK_WINDOW_MS), []
+    unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
+    for number, (part, until_ns) in enumerate(slices_of(tables, 12, 0, Random(1))):
+        told += sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns)
+    return sliced, told
+
+
 _ONLY_IN_THE_END = {Law.LOSS, Law.KEY_ON_TWO_SHARDS}
 
 
@@ -131,11 +140,8 @@ _ONLY_IN_THE_END = {Law.LOSS, Law.KEY_ON_TWO_SHARDS}
 def test_a_seeded_fault_is_told_once_while_the_run_goes_on(law: Law, change: Change) -> None:
     run = story()
     assert change(run)
-    tables = run.tables()
-    sliced, told = SlicedExamination(DEFAULT_ACK_WINDOW_MS), []
-    unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
-    for number, (part, until_ns) in enumerate(slices_of(tables, 12, 0, Random(1))):
-        told += sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns)
+
+    sliced, told = told_on_the_way(run.tables())
 
     assert {finding.law for finding in told} == {law}
     assert len(told) == sliced.standing.counts[law] == validate(run.tables()).counts[law]
@@ -151,6 +157,16 @@ def test_each_fault_of_a_move_is_found_in_slices(change: Change) -> None:
     assert expected.kind is VerdictKind.INVALID
 
     assert verdict_in_slices(tables, 12, 0, Random(1)) == expected
+
+
+def test_what_is_out_of_order_in_one_queue_is_told_while_a_run_with_moves_goes_on() -> None:
+    run = striped_story(4, 6, 3, 6)
+    assert swap_two(run)
+
+    sliced, told = told_on_the_way(run.tables())
+
+    assert {finding.law for finding in told} == {Law.ORDER}
+    assert len(told) == sliced.standing.counts[Law.ORDER] == validate(run.tables()).counts[Law.ORDER]
 
 
 @pytest.mark.parametrize("run", [story(), striped_story(4, 6)], ids=["plain", "striped"])
@@ -334,6 +350,22 @@ def test_what_comes_too_late_for_its_key_is_counted_and_never_called_valid() -> 
     reason = "1 records came when their time had been judged, and could change what was said of it"
     assert reason in judge([found], quick.journals, quick.ledgers).reasons
     assert found.counts[Law.OVERLAP_IN_PROCESS] == 1
+
+
+def test_what_comes_too_late_of_a_message_that_is_forgotten_is_counted_and_no_repeat() -> None:
+    """Which of its handlings was the repeat can no longer be known."""
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1).handle(1, 10, 20, 21).handle(2, 30, 40, 41)
+    life.handle(3, 400, 410, 411).handle(2, 25, 20_000, 20_001).flow("released", 30_000).close(31_000)
+    tables = published(run, 3).tables()
+    is_slow = pa.compute.equal(tables.dispatches.column("start_mono_ns"), at(25))
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(replace(tables, dispatches=tables.dispatches.filter(pa.compute.invert(is_slow))), at(15_000))
+
+    found = sliced.finish(replace(nothing_more(tables), dispatches=tables.dispatches.filter(is_slow)))
+
+    assert found.late == 1
+    assert found.counts[Law.DUPLICATE_WITHOUT_FAULT] == found.counts[Law.DUPLICATE_UNFLAGGED] == 0
 
 
 def test_what_a_crash_may_have_undone_is_known_when_it_comes_again_much_later() -> None:
