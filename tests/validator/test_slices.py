@@ -122,7 +122,8 @@ def test_each_seeded_fault_is_found_in_slices(law: Law, change: Change) -> None:
 
 def told_on_the_way(tables: RunTables) -> tuple[SlicedExamination, list[Finding]]:
     """What is found while the run goes on; what publishers do not know comes first, as in their ledgers."""
-    sliced, told = SlicedExamination(DEFAULT_ACK_WINDOW_MS), []
+    told: list[Finding] = []
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
     unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
     for number, (part, until_ns) in enumerate(slices_of(tables, 12, 0, Random(1))):
         told += sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns)
