@@ -93,8 +93,10 @@ async def test_a_group_with_messages_or_flows_is_kept_as_it_was(broker, client):
     broker.engine.bind(log_in(broker), QueueName("orders/0"))
     publish(broker)
     broker.effects.clear()
+    begun = []
     with pytest.raises(GroupInUse) as caught:
-        await admin.delete(SPEC)
+        await admin.delete(SPEC, on_step=begun.append)
+    assert begun == [], "publishers are not even refused for a moment"
     assert caught.value.left == {"orders/0": (0, 1), "orders/1": (1, 0)}
     assert await everything(client) == before
     assert broker.effects == []

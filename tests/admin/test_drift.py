@@ -270,9 +270,10 @@ def shards_in(index, topics):
     return {Ref(ObjectKind.SUBSCRIPTION, topic, QueueName(f"orders/{index}")): {} for topic in topics}
 
 
-def test_shards_that_all_lie_in_the_first_queue_are_moved_by_a_restripe():
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_shards_that_all_lie_in_the_first_queue_are_moved_by_a_restripe(is_stored):
     """To take those of other queues away from it, as where they lie in no order, would lose what is published then."""
-    state = {marker_ref(SPEC): {"physicalName": SPEC.marker()}}
+    state = {marker_ref(SPEC): {"physicalName": SPEC.marker()}} if is_stored else {}
     state |= shards_in(0, [f"orders-hash/{shard}/>" for shard in range(5)])
     (problem,) = find_problems(SPEC, state)
     assert problem.expected == "`lbg group restripe`, which moves shards without a loss"
