@@ -1,4 +1,4 @@
-"""Assured control bodies as a list of parameters: version 3 both ways, version 2 for reading only."""
+"""Assured control bodies as a list of parameters: version 3 both ways, 1 and 2 for reading only."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -7,7 +7,7 @@ from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.text import closed_text
 
 VERSION = 3
-_OLD_VERSION = 2
+_OLD_VERSIONS = (1, 2)
 _HEAD_BYTES = 6
 _OLD_HEAD_BYTES = 3
 
@@ -132,7 +132,7 @@ def decode_assured(body: bytes) -> AssuredBody:
         if len(body) < _HEAD_BYTES:
             raise ProtocolError(f"an assured control body of {len(body)} bytes")
         kind, size, start = body[1], int.from_bytes(body[2:6], "big"), _HEAD_BYTES
-    elif version == _OLD_VERSION:
+    elif version in _OLD_VERSIONS:
         word = int.from_bytes(body[1:3], "big")
         # The old form counts four-byte words and fills the last one up with zero bytes, which read as padding.
         kind, size, start = word >> 12, (word & 0x0FFF) * 4, _OLD_HEAD_BYTES

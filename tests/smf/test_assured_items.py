@@ -21,6 +21,13 @@ def test_the_old_form_counts_words_and_pads_with_zeros() -> None:
     assert body == AssuredBody(4, (AssuredItem(7, b"q1\0", 2), AssuredItem(3, b"\xff")))
 
 
+def test_the_oldest_version_has_the_old_form() -> None:
+    body = decode_assured(bytes.fromhex("01 3006 8606 00000002 820a 0000000000000005 8303ff 0000"))
+    assert body == AssuredBody(
+        3, (AssuredItem(6, b"\0\0\0\2", 2), AssuredItem(2, b"\0\0\0\0\0\0\0\5", 2), AssuredItem(3, b"\xff", 2))
+    )
+
+
 def test_padding_between_parameters_and_the_marks_of_a_body_are_passed_over() -> None:
     body = decode_assured(bytes.fromhex("83 04 0000000f 40 0603ff 00 0703ff 00"))
     assert body == AssuredBody(4, (AssuredItem(6, b"\xff"), AssuredItem(7, b"\xff")))
