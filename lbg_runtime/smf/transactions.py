@@ -14,6 +14,8 @@ _PUBLISHED_PART = struct.Struct(">IIQ")
 _ACCEPTED_PART = struct.Struct(">IQI")
 _CONSUMED_PART = struct.Struct(">IQQIQI")
 
+_NEW = b"\0"
+
 _NONE: Mapping[int, int] = {}
 
 
@@ -25,21 +27,19 @@ class TransactionKind(IntEnum):
     COMMIT = 2
     ROLLBACK = 3
     OPENED = 4
-    CLOSED = 5
     RESUME = 6
     RESUMED = 7
-    COMMITTED = 8
-    ROLLED_BACK = 9
 
 
 ANSWERS: dict[TransactionKind, TransactionKind] = {
     TransactionKind.OPEN: TransactionKind.OPENED,
-    TransactionKind.CLOSE: TransactionKind.CLOSED,
-    TransactionKind.COMMIT: TransactionKind.COMMITTED,
-    TransactionKind.ROLLBACK: TransactionKind.ROLLED_BACK,
     TransactionKind.RESUME: TransactionKind.RESUMED,
 }
-"""The answer to each request."""
+"""The answers that do not repeat the kind of their request.
+
+5, 8 and 9 are answers as well, to a close, a commit and a rollback; the C library takes either, but the vendor's Java
+client waits in vain for a commit that is answered so, and falls over a close.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ def answer_body(
     """The body that answers a request, with the last id accepted on each publisher flow; a refusal has the same parts,
     or a client drops the connection.
 
-    A refused commit is answered as rolled back: a client ignores a refusal that says committed, and waits in vain.
+    A refused commit is answered as rolled back: a client ignores a refusal that says committed, and waits in vain. The
+    state of a session that is open is always that of a new one, as none outlives its connection.
     Closing a session names no transaction, and a client that is answered with an empty one drops the connection too.
     """
     items = [
@@ -113,7 +114,10 @@ def answer_body(
     if request.transaction:
         items.append((ItemKind.TRANSACTION, request.transaction))
     if name:
-        items.append((ItemKind.TRANSACTED_SESSION_NAME, close_text(name)))
+        items += [
+            (ItemKind.TRANSACTED_SESSION_STATE, _NEW),
+            (ItemKind.TRANSACTED_SESSION_NAME, close_text(name)),
+        ]
     items += [(ItemKind.ACCEPTED_PART, _ACCEPTED_PART.pack(flow, last, WINDOW)) for flow, last in last_ids.items()]
     return assured_body(AssuredKind.TRANSACTION, *items)
 

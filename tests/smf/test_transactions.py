@@ -45,8 +45,8 @@ def test_a_session_that_is_opened_again_says_its_name():
 
 def test_an_answer_repeats_what_names_the_transaction():
     request = read_transaction(PUBLISHED)
-    body = answer_body(TransactionKind.COMMITTED, request, 1, last_ids={2: 4})
-    assert body.hex() == "030b0000002b1703081806000000011a0a00000002000000031d12000000020000000000000004000000ff"
+    body = answer_body(TransactionKind.COMMIT, request, 1, last_ids={2: 4})
+    assert body.hex() == "030b0000002b1703021806000000011a0a00000002000000031d12000000020000000000000004000000ff"
 
 
 def test_what_was_done_on_several_flows_is_read_in_order():
@@ -62,12 +62,11 @@ def test_what_was_done_on_several_flows_is_read_in_order():
     assert (request.session_id, request.transaction, request.name) == (0, b"", "")
 
 
-def test_an_answer_says_a_name_only_where_there_is_one_and_no_empty_transaction():
+def test_an_answer_says_a_name_and_a_state_only_where_there_is_a_name_and_no_empty_transaction():
     request = read_transaction(body_of((0x17, b"\x00")))
-    assert (
-        answer_body(TransactionKind.OPENED, request, 258, "t-1").hex() == "030b000000151703041806000001021906742d3100"
-    )
-    assert answer_body(TransactionKind.CLOSED, request, 258).hex() == "030b0000000f170305180600000102"
+    opened = "030b000000181703041806000001021b03001906742d3100"
+    assert answer_body(TransactionKind.OPENED, request, 258, "t-1").hex() == opened
+    assert answer_body(TransactionKind.CLOSE, request, 258).hex() == "030b0000000f170301180600000102"
 
 
 def body_of(*items: tuple[int, bytes]) -> bytes:

@@ -146,7 +146,7 @@ class TransactionDesk:
         try:
             session = self.check(request.session_id)
         except BrokerRefusal as refusal:
-            return _refused(request, TransactionKind.ROLLED_BACK, refusal)
+            return _refused(request, TransactionKind.ROLLBACK, refusal)
         effects: list[Effect] = []
         response, kind = OK, ANSWERS.get(request.kind, request.kind)
         match request.kind:
@@ -155,7 +155,7 @@ class TransactionDesk:
                     effects = self._commit(client, session, request)
                 except BrokerRefusal as refusal:
                     effects = self._engine.transactions.roll_back(session.consumers)
-                    response, kind = Response.of(refusal), TransactionKind.ROLLED_BACK
+                    response, kind = Response.of(refusal), TransactionKind.ROLLBACK
             case TransactionKind.ROLLBACK:
                 effects = self._engine.transactions.roll_back(session.consumers)
             case TransactionKind.CLOSE:

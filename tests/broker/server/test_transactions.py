@@ -267,8 +267,8 @@ def test_a_client_that_may_not_use_transactions_has_none() -> None:
 def test_what_only_a_broker_says_ends_the_connection_of_a_client_that_says_it() -> None:
     session = Desk().log_in()
     ask(session, TransactionKind.OPEN)
-    with pytest.raises(ProtocolError, match="transaction control 8 from a client"):
-        tell(session, TransactionKind.COMMITTED, 1)
+    with pytest.raises(ProtocolError, match="transaction control 4 from a client"):
+        tell(session, TransactionKind.OPENED, 1)
 
 
 def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:
