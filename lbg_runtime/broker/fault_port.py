@@ -28,7 +28,7 @@ _Act = Callable[["_Order"], "dict[str, int] | None"]
 
 
 class FaultPort(HttpServer):
-    """Serves from `start` to `stop`; raises `UserError` for an address that others can reach."""
+    """Raises `UserError` for an address that others can reach."""
 
     def __init__(self, server: BrokerServer, host: str, port: int) -> None:
         address = ListenAddress(host, port)

@@ -5,8 +5,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import uvicorn
 from starlette.requests import Request
@@ -14,8 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lbg_runtime.broker.listening import listen
-from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.broker.listening import Listening
 
 KEEP_ALIVE_S = 65
 """From the connection, or the last answer, to the end of a request."""
@@ -28,28 +25,20 @@ async def answer_nobody(_request: Request, _gone: Exception) -> Response:
     return Response(status_code=400)
 
 
-class HttpServer:
-    """Serves an application from `start` to `stop`, or as an async context manager, on the loop's thread."""
+class HttpServer(Listening):
+    """Serves an application."""
 
     def __init__(self, name: str, app: ASGIApp, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """`name` is what errors call it. With `port` 0 the system chooses one; read `port` after `start`."""
-        self.host = host
-        self.port: int = port
+        """`name` is what errors call it."""
+        super().__init__(host, port, "http", is_secure=tls is not None)
         self._name = name
         self._app = app
         self._tls = tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    @property
-    def url(self) -> str:
-        """What a client is given."""
-        return f"{'http' if self._tls is None else 'https'}://{ListenAddress(self.host, self.port)}"
-
     async def start(self) -> None:
-        """Listen; raises `UserError` when the address cannot be had."""
-        listener = listen(self._name, self.host, self.port)
-        self.port = listener.getsockname()[1]
+        listener = self._listen(self._name)
         config = uvicorn.Config(
             self._app,
             http=_Connection,
@@ -86,15 +75,6 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.shield(self._serving)
         self._server = self._serving = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 class _Connection(H11Protocol):

@@ -1,9 +1,52 @@
-"""Where the servers of a broker listen."""
+"""What the servers of a broker have in common: where they listen, and their life."""
 
 import socket
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
+
+
+class Listening(ABC):
+    """Serves from `start` to `stop`, or as an async context manager, on the loop's thread."""
+
+    def __init__(self, host: str, port: int, protocol: str, *, is_secure: bool) -> None:
+        """With `port` 0 the system chooses one. `protocol`: what an address begins with, an `s` added if it is
+        secure."""
+        self.host = host
+        self.port = port
+        """From `start` on the one that the system chose."""
+        self._protocol = f"{protocol}s" if is_secure else protocol
+
+    @property
+    def url(self) -> str:
+        """The address to give to clients."""
+        return f"{self._protocol}://{ListenAddress(self.host, self.port)}"
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Listen; raises `UserError` if the address cannot be had."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop listening and end every connection. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _listen(self, name: str) -> socket.socket:
+        """The socket of this server, which errors call `name`."""
+        listener = listen(name, self.host, self.port)
+        self.port = listener.getsockname()[1]
+        return listener
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:

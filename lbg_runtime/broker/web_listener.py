@@ -8,16 +8,13 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from aiohttp import WSMsgType, web
 
-from lbg_runtime.broker.listening import listen
+from lbg_runtime.broker.listening import Listening
 from lbg_runtime.broker.server.connection import CLOSE_TIMEOUT_S, LOGIN_TIMEOUT_S
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, common_name
-from lbg_runtime.config.listen_address import ListenAddress
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The most that a client may send at once; more than the largest message that the broker takes."""
@@ -25,14 +22,12 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 
 
-class WebListener:
-    """Serves from `start` to `stop`, or as an async context manager, on the loop's thread."""
+class WebListener(Listening):
+    """Serves clients over WebSocket."""
 
     def __init__(self, server: BrokerServer, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """With `port` 0 the system chooses one; read `port` after `start`. `server` must be started before this and
-        stopped after it."""
-        self.host = host
-        self.port = port
+        """`server` must be started before this and stopped after it."""
+        super().__init__(host, port, "ws", is_secure=tls is not None)
         self._server = server
         self._tls = tls
         self._http = web.Server(self._serve, access_log=None)
@@ -41,21 +36,21 @@ class WebListener:
         self._looks: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         """Of connections on which no WebSocket has begun: when they are cut."""
 
-    @property
-    def url(self) -> str:
-        """The address to give to clients."""
-        return f"{'ws' if self._tls is None else 'wss'}://{ListenAddress(self.host, self.port)}"
-
     async def start(self) -> None:
-        """Listen; raises `UserError` when the address cannot be had."""
-        listener = listen("web", self.host, self.port)
-        self.port = listener.getsockname()[1]
         self._listener = await asyncio.get_running_loop().create_server(
             self._accept,
-            sock=listener,
+            sock=self._listen("web"),
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_TIMEOUT_S,
+            # Begun below: see `BrokerServer.start`.
+            start_serving=False,
         )
+        try:
+            await self._listener.start_serving()
+        except asyncio.CancelledError:
+            # Nobody stops what has not started.
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Stop listening and cut every client. Idempotent."""
@@ -68,15 +63,6 @@ class WebListener:
             for client in self._clients:
                 client.abort()
             await self._http.shutdown(CLOSE_TIMEOUT_S)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     def _accept(self) -> web.RequestHandler:
         handler = self._http()

@@ -180,3 +180,15 @@ async def test_an_address_that_is_taken_is_refused_in_one_line() -> None:
         async with BrokerServer(port=0) as server:
             with pytest.raises(UserError, match=r"^web 127\.0\.0\.1"):
                 await WebListener(server, "127.0.0.1", taken.getsockname()[1]).start()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_port_taken() -> None:
+    async with BrokerServer(port=0) as server:
+        web = WebListener(server, "127.0.0.1", 0)
+        starting = asyncio.create_task(web.start())
+        # It listens, and waits for a turn of the loop.
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        listen("web", web.host, web.port).close()

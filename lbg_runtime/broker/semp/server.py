@@ -12,11 +12,8 @@ from lbg_runtime.broker.semp.collection import Kept
 
 
 class SempServer(HttpServer):
-    """Serves from `start` to `stop`, or as an async context manager, on the loop's thread.
-
-    It changes the engine as the loop's other tasks do, and hands the effects to `carry_out`: `BrokerServer.carry_out`
-    or `MemoryBroker.post`. With `port` 0, as by default, the system chooses one; read `port` after `start`.
-    """
+    """Changes the engine as the loop's other tasks do, and hands the effects to `carry_out`, which is that of a
+    `BrokerServer` or `MemoryBroker.post`."""
 
     def __init__(
         self,

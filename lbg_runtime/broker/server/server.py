@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import count, groupby
 from operator import attrgetter
 from types import TracebackType
-from typing import Self
 
 import structlog
 
@@ -17,7 +16,7 @@ from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.listening import listen
+from lbg_runtime.broker.listening import Listening
 from lbg_runtime.broker.server.connection import Connection, Origin
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
@@ -27,7 +26,6 @@ from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
 from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import LbgError, StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
 
@@ -38,12 +36,8 @@ _log = structlog.get_logger(__name__)
 _CLIENT = attrgetter("client")
 
 
-class BrokerServer:
-    """Serves real clients from `start` to `stop`, or as an async context manager.
-
-    Everything is called from the event loop's thread. With `port` 0, as by default, the system chooses one; read `port`
-    after `start`.
-    """
+class BrokerServer(Listening):
+    """Serves real clients. Everything is called from the event loop's thread."""
 
     def __init__(
         self,
@@ -60,6 +54,7 @@ class BrokerServer:
         store's last broker stopped; raises `UserError` for a store that cannot be read. With `replay_log_bytes` the
         default VPN keeps a replay log of this size; one in the store is kept without it too. `tells_clients`: whether
         the log says which clients come and go."""
+        super().__init__(host, port, "tcp", is_secure=tls is not None)
         self._store = store
         self._tells_clients = tells_clients
         self._changes = None if store is None else Changes()
@@ -71,8 +66,6 @@ class BrokerServer:
             self.engine = Engine(store.instance, self._changes, store.spooler)
         self._failure: StoreFailed | None = None
         self._has_failed = asyncio.Event()
-        self.host = host
-        self.port: int = port
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: dict[Connection, None] = {}
@@ -120,7 +113,7 @@ class BrokerServer:
         self._is_stopped = False
         self._listener = await asyncio.get_running_loop().create_server(
             self._accept,
-            sock=listen("smf", self.host, self.port),
+            sock=self._listen("smf"),
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
             # Listening begins below: a listener that starts here would be lost, and go on listening, if the task were
@@ -133,14 +126,8 @@ class BrokerServer:
             # Nobody stops what has not started.
             await self.stop()
             raise
-        self.port = self._listener.sockets[0].getsockname()[1]
         # Deadlines restored from the store may be due.
         self._timer.arm()
-
-    @property
-    def url(self) -> str:
-        """The address to give to clients."""
-        return f"{'tcp' if self._tls is None else 'tcps'}://{ListenAddress(self.host, self.port)}"
 
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all are gone, if it is cancelled, too. Idempotent."""
@@ -167,14 +154,10 @@ class BrokerServer:
         if cancellation is not None:
             raise cancellation
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await super().__aexit__(kind, error, trace)
         if self._failure is not None and error is None:
             # Of the last write, or of one with which the request to stop came.
             raise self._failure
