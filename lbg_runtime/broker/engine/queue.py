@@ -337,8 +337,7 @@ class Queue:
         the last."""
         return (
             MessageStatus(m.sequence, m.message, is_undelivered=m.delivery_id == NO_DELIVERY)
-            for m in self.spool.messages()
-            if m.sequence > behind
+            for m in self.spool.messages_behind(behind)
         )
 
     def flow_status(self, flow: Flow) -> FlowStatus:

@@ -1,6 +1,6 @@
 """The messages of one queue: which wait, which a client holds, and in what order they go out."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.effects import Published
@@ -162,13 +162,23 @@ class Spool:
     def next_from(self, sequence: int) -> SpooledMessage | None:
         """The first message at or after a place, waiting or not.
 
-        Looks at every place from there on once, so a browser that walks the queue pays one look per message.
+        Looks at place after place, so a browser that walks the queue pays one look per message; if more of them are
+        empty than there are messages, at the messages.
         """
-        for place in range(sequence, self.last_sequence + 1):
+        places = range(sequence, self.last_sequence + 1)
+        for place in places[: self.depth]:
             message = self._messages.get(place)
             if message is not None:
                 return message
-        return None
+        if len(places) <= self.depth:
+            return None
+        return next((message for place, message in self._messages.items() if place >= sequence), None)
+
+    def messages_behind(self, sequence: int) -> Iterator[SpooledMessage]:
+        """Every message behind a place, waiting or not, by sequence; found one by one."""
+        while (message := self.next_from(sequence + 1)) is not None:
+            yield message
+            sequence = message.sequence
 
     def messages(self) -> tuple[SpooledMessage, ...]:
         """Every spooled message, waiting or not, by sequence."""

@@ -77,6 +77,18 @@ def test_nothing_to_hand_out_is_an_error():
         Spool().take_next(1)
 
 
+def test_a_message_is_found_however_many_places_are_empty_before_it():
+    spool = filled(2)
+    spool.skip_to(1 << 60)
+    spool.add(Published("t", 3, 1))
+
+    assert [message.message.content for message in spool.messages_behind(1)] == [2, 3]
+    found = spool.next_from(3)
+    assert found is not None
+    spool.remove([found])
+    assert spool.next_from(3) is None
+
+
 class Content:
     """Something that a weak reference can watch."""
 
