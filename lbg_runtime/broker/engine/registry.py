@@ -101,6 +101,7 @@ class Registry:
         del vpn.clients[client.name]
         client.name = name
         vpn.clients[name] = client
+        self.left_queues.give_back(client)
         # By the names of its members a share finds who gets a topic.
         for text in vpn.client_subscriptions.of(client):
             vpn.client_subscriptions.remove(client, text)

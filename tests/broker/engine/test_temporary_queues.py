@@ -94,6 +94,20 @@ def test_a_temporary_queue_is_not_given_to_another_user_of_its_clients_name(stag
     stage.engine.bind(other, TEMPORARY, create_temporary=True)
 
 
+def test_who_takes_the_name_of_a_client_that_is_away_has_its_temporary_queues(stage):
+    """They stayed for good where it left some itself: nobody could bind them, and no time deleted them."""
+    minute, ann, bob = _Minute(stage), stage.client("ann"), stage.client("bob")
+    other = QueueName(f"{TEMPORARY}/bob")
+    stage.engine.bind(ann, TEMPORARY, create_temporary=True)
+    stage.engine.bind(bob, other, create_temporary=True)
+    stage.engine.disconnect(ann)
+    stage.engine.rename(bob, "ann")
+    stage.engine.bind(bob, TEMPORARY, create_temporary=True)
+    stage.engine.disconnect(bob)
+    minute.pass_by()
+    assert stage.engine.queue_names("default") == (QUEUE,)
+
+
 def test_a_temporary_queue_that_was_deleted_while_its_client_was_away_is_not_deleted_again(stage):
     minute, ann = _Minute(stage), stage.client("ann")
     stage.engine.bind(ann, TEMPORARY, create_temporary=True)
