@@ -108,7 +108,8 @@ def stop_requests(
     `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, and immediately if it
     has gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are
     ignored (`ignore_requests`). Signals to a process that is forked meanwhile are not heard here. SIGHUP is heard only
-    if it has its default action: not under `nohup`, nor if a handler's module uses it.
+    if it has its default action: not under `nohup`, nor if a handler's module uses it. Afterwards each signal has the
+    handler from before the context again, unless it is ignored.
     """
     loop = asyncio.get_running_loop()
     is_free = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
@@ -135,8 +136,10 @@ def stop_requests(
         if timer is not None:
             timer.cancel()
         for number in heard:
+            # Which leaves the signal with its default action, whatever the program had told it to do.
             loop.remove_signal_handler(number)
+            signal.signal(number, _before[number])
         _before.clear()
         if ends_process:
-            # Not before this: removing the loop's handlers has just restored the defaults of the signals.
+            # Not before this: the earlier handlers have just come back.
             ignore_requests()

@@ -117,8 +117,13 @@ async def test_where_the_process_ends_afterwards_nobody_is_heard_any_more() -> N
             signal.signal(number, handler)
 
 
-async def test_afterwards_signals_are_what_they_were() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("is_its_own", [True, False])
+async def test_afterwards_signals_are_what_they_were(number: int, is_its_own: bool) -> None:
+    """A program that went on after its member did no longer hear what it had been told to end by."""
+    if is_its_own:
+        signal.signal(number, lambda *_: None)
+    before = signal.getsignal(number)
     with stop_requests(lambda _: None, parent_pid=os.getppid()):
-        pass
-    assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
