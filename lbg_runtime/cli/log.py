@@ -360,6 +360,8 @@ def _shortened(group: BaseExceptionGroup[BaseException], depth: int) -> BaseExce
     shortened = BaseExceptionGroup(group.message, kept)
     shortened.__cause__, shortened.__context__ = group.__cause__, group.__context__
     shortened.__suppress_context__ = group.__suppress_context__
+    if (notes := getattr(group, "__notes__", None)) is not None:
+        shortened.__notes__ = notes
     return shortened.with_traceback(group.__traceback__)
 
 

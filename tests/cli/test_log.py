@@ -108,6 +108,24 @@ def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its
     assert innermost["exceptions"][0][0]["exc_value"] == "1 more"
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_notes_of_a_group_of_errors_are_told_as_those_of_one_are(warm, form):
+    """Frameworks say in a note what an error was about: the log for machines left out those of groups."""
+    script = f"""
+import structlog
+from lbg_runtime.cli.log import configure_log
+configure_log(as_json={form == "json"})
+one, group = ValueError("one"), ExceptionGroup("all", [ValueError("inner")])
+for error in (one, group):
+    error.add_note(f"a note on {{error.args[0]}}")
+    structlog.get_logger().error("failed", exc_info=error)
+"""
+    ended = warm.run(script)
+    assert ended.returncode == 0
+    assert "a note on one" in ended.stderr
+    assert "a note on all" in ended.stderr
+
+
 def test_lines_for_people_have_the_traceback_and_no_local_variable(log):
     text = log("text")
     assert "ValueError: the order is wrong" in text
