@@ -21,9 +21,14 @@ class Listening(ABC):
         self._protocol = f"{protocol}s" if is_secure else protocol
 
     @property
+    def address(self) -> ListenAddress:
+        """Where it listens."""
+        return ListenAddress(self.host, self.port)
+
+    @property
     def url(self) -> str:
         """The address to give to clients."""
-        return f"{self._protocol}://{ListenAddress(self.host, self.port)}"
+        return f"{self._protocol}://{self.address}"
 
     @abstractmethod
     async def start(self) -> None:

@@ -144,21 +144,21 @@ async def _serve(
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server, AsyncExitStack() as stack:
-            ready = f"lbg broker ready: smf {server.host}:{server.port}"
+            ready = f"lbg broker ready: smf {server.address}"
             if semp is not None:
                 await stack.enter_async_context(semp)
-                ready += f", semp {semp.host}:{semp.port}"
+                ready += f", semp {semp.address}"
             if web is not None:
                 from lbg_runtime.broker.web_listener import WebListener
 
                 context = None if tls is None else tls.context()
                 listener = await stack.enter_async_context(WebListener(server, web.host, web.port, tls=context))
-                ready += f", web {listener.host}:{listener.port}"
+                ready += f", web {listener.address}"
             if faults is not None:
                 from lbg_runtime.broker.fault_port import FaultPort
 
                 port = await stack.enter_async_context(FaultPort(server, faults.host, faults.port))
-                ready += f", faults {port.host}:{port.port}"
+                ready += f", faults {port.address}"
             print(ready, file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.
             await _first_of(stop.wait(), server.failed())

@@ -25,6 +25,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.broker.server.tls import TlsFiles
 from lbg_runtime.cli.broker import tls_files
+from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 from tests.broker.server.desk import login
 from tests.certificates import Certificates
@@ -89,6 +90,16 @@ def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) 
         with socket.create_connection(("127.0.0.1", int(port)), PATIENCE_S):
             process.send_signal(number)
             assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.real_time
+def test_an_address_that_is_told_can_be_given_to_clients(broker: Starting) -> None:
+    with broker("--smf", "[::1]:0", "--semp", "[::1]:0") as (_, line):
+        addresses = line.strip().removeprefix("lbg broker ready: ").split(", ")
+        for name, address in (each.split(" ") for each in addresses):
+            told = ListenAddress.parse(address)
+            assert (name, told.host) in (("smf", "::1"), ("semp", "::1"))
+            socket.create_connection((told.host, told.port), PATIENCE_S).close()
 
 
 @pytest.mark.real_time
