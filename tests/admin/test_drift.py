@@ -9,7 +9,7 @@ import pytest
 
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
-from lbg_runtime.admin.problems import find_problems, find_unread_parking
+from lbg_runtime.admin.problems import find_problems, find_unfit, find_unread_parking
 from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
@@ -396,6 +396,11 @@ async def test_a_dead_message_queue_that_may_lose_what_is_moved_there_is_told_an
     await admin.apply(plan)
     await admin.delete(spec)
     assert (await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", DEAD))).attributes["queueName"] == DEAD
+
+
+def test_a_dead_message_queue_of_a_broker_without_such_an_attribute_is_fit():
+    there = {"queueName": DEAD, "ingressEnabled": True}
+    assert list(find_unfit({DEAD: there})) == []
 
 
 async def test_a_dead_message_queue_that_is_missing_is_told(client):

@@ -193,8 +193,10 @@ def test_a_cache_that_cannot_be_written_keeps_nobody_from_starting(
     monkeypatch.setattr("lbg_runtime.admin.stored._read_text", read)
     monkeypatch.setattr(Path, "replace", no_room)
     for cache in (tmp_path / "orders.json", tmp_path / "none" / "orders.json"):
-        settings = parse_settings(document("http://b:1", cache=str(cache)), "test", {}, ask_broker)
+        with structlog.testing.capture_logs() as told:
+            settings = parse_settings(document("http://b:1", cache=str(cache)), "test", {}, ask_broker)
         assert settings.group.hash_count == 8
+        assert [(line["event"], line["path"]) for line in told] == [("group_cache_not_written", str(cache))]
     assert list(tmp_path.iterdir()) == []
 
 
