@@ -43,8 +43,10 @@ async def test_messages_with_and_without_a_key_of_their_own_reach_the_groups_que
     assert publisher.counts.confirmed == 2
     assert lbg_broker.queue_status("shop/0").depth == 2
     [ledger] = (tmp_path / "ledgers").iterdir()
-    run_id = json.loads(ledger.read_text().partition("\n")[0])["run_id"]
-    assert run_id == "trial 7", "as in the journals of members, without which no verdict is known"
+    header, confirmed, close = map(json.loads, ledger.read_text().splitlines())
+    assert header["run_id"] == "trial 7", "as in the journals of members, without which no verdict is known"
+    assert (confirmed["kind"], confirmed["first_seq"], confirmed["last_seq"]) == ("confirmed", 1, 2)
+    assert (close["kind"], close["clean"]) == ("close", True)
     with pytest.raises(PublisherClosed):
         await publisher.publish("orders/created", b"", key="customer-7")
 
