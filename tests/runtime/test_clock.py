@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lbg_runtime.runtime import clock
-from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns, slept_s
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns, slept_s, steady_s
 
 
 class Bell:
@@ -76,3 +76,15 @@ def test_a_stop_of_the_process_between_two_looks_is_not_taken_for_the_opposite_o
     monkeypatch.setattr(clock, "since_boot_ns", look_and_be_stopped)
     monkeypatch.setattr(time, "monotonic_ns", look_and_be_stopped)
     assert slept_s() >= 0
+
+
+async def test_steady_time_goes_on_by_what_the_host_sleeps_and_by_nothing_else(monkeypatch):
+    awake_ns, asleep_ns = 10**12, 7 * 10**9
+    monkeypatch.setattr(time, "monotonic_ns", lambda: awake_ns)
+    monkeypatch.setattr(clock, "since_boot_ns", lambda: awake_ns + asleep_ns)
+    begin_s = steady_s()
+    awake_ns += 5 * 10**9
+    await asyncio.sleep(5)
+    assert steady_s() - begin_s == pytest.approx(5)
+    asleep_ns += 3600 * 10**9
+    assert steady_s() - begin_s == pytest.approx(3605)
