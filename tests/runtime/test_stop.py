@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from lbg_runtime.runtime.stop import StopCause, child_environment, starting_parent, stop_requests
+from lbg_runtime.runtime.stop import StopCause, _hear_nothing, child_environment, starting_parent, stop_requests
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.real_time
@@ -127,3 +127,7 @@ async def test_afterwards_signals_are_what_they_were(number: int, is_its_own: bo
     with stop_requests(lambda _: None, parent_pid=os.getppid()):
         assert signal.getsignal(number) is not before
     assert signal.getsignal(number) is before
+    # And they stay in a process that is forked later.
+    signal.signal(number, signal.SIG_IGN)
+    _hear_nothing()
+    assert signal.getsignal(number) is signal.SIG_IGN
