@@ -62,6 +62,12 @@ not report it. More than one, as the client opens its flows again before it repo
 
 CLOSED = "the transport was closed"
 
+_ACCEPTED_NOW = (
+    "credentials that the broker accepts now: a token or certificate is read again from its file, a password only when "
+    "this process is started again"
+)
+"""For a login that is refused though one like it was not: something has been changed since."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -450,7 +456,9 @@ class SolaceTransport:
             failure = await self._threads.run(session.why_away, self._settings.host_list)
             if failure is not None and failure.reason != told:
                 told = self._why_away = failure.reason
-                _log.warning("connection_not_restored", client_name=self._settings.client_name, reason=told)
+                expected = failure.expected or (_ACCEPTED_NOW if failure.permanent else None)
+                more = {} if expected is None else {"expected": expected}
+                _log.warning("connection_not_restored", client_name=self._settings.client_name, reason=told, **more)
 
     def _replace(self, session: "SolaceSession", reason: str) -> None:
         _log.error("session_ended", client_name=self._settings.client_name, reason=reason)

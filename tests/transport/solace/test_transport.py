@@ -91,6 +91,9 @@ async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
         await asyncio.wait([outage])
     # Each once, however often it was refused; what broke the connection may come before them.
     assert reasons()[-2:] == ["Unauthorized", "Client Username Is Shutdown"]
+    expected = [each.get("expected", "") for each in logged if each["event"] == "connection_not_restored"][-2:]
+    assert "a password only when this process is started again" in expected[0]
+    assert expected[1] == "a client username that is enabled on the broker"
     # The client's flows are as they were.
     assert "session_ended" not in [each["event"] for each in logged]
 
