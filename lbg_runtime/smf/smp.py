@@ -1,4 +1,4 @@
-"""Subscriptions: topics that a client attracts to itself or into a queue."""
+"""Subscriptions: topics that a client attracts to itself, into a queue, or to another client."""
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -16,6 +16,8 @@ class SubscriptionKind(IntEnum):
     REMOVE = 1
     ADD_TO_QUEUE = 2
     REMOVE_FROM_QUEUE = 3
+    ADD_TO_CLIENT = 4
+    REMOVE_FROM_CLIENT = 5
 
 
 class SubscriptionFlag(IntFlag):
@@ -25,12 +27,13 @@ class SubscriptionFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """A subscription to add or to remove; `queue` is empty if it is the client's own."""
+    """A subscription to add or to remove."""
 
     kind: SubscriptionKind
     flags: int
     topic: str
-    queue: str = ""
+    holder: str = ""
+    """The queue or the other client; empty if it is the client's own."""
     mark: int = 1
 
     @property
@@ -53,11 +56,11 @@ def decode_subscription(body: bytes) -> SubscriptionRequest:
     mark, flags = body[0] >> 7, body[5]
     if kind in (SubscriptionKind.ADD, SubscriptionKind.REMOVE):
         return SubscriptionRequest(kind, flags, closed_text(body[_HEAD_BYTES:]), mark=mark)
-    queue, position = _counted_text(body, _HEAD_BYTES)
+    holder, position = _counted_text(body, _HEAD_BYTES)
     topic, position = _counted_text(body, position)
     if position != size:
-        raise ProtocolError("bytes behind a queue subscription", position)
-    return SubscriptionRequest(kind, flags, topic, queue, mark)
+        raise ProtocolError("bytes behind a subscription", position)
+    return SubscriptionRequest(kind, flags, topic, holder, mark)
 
 
 def encode_subscription(request: SubscriptionRequest) -> bytes:
@@ -65,14 +68,14 @@ def encode_subscription(request: SubscriptionRequest) -> bytes:
     if request.kind in (SubscriptionKind.ADD, SubscriptionKind.REMOVE):
         rest = close_text(request.topic)
     else:
-        rest = b"".join(bytes((len(text),)) + text for text in (close_text(request.queue), close_text(request.topic)))
+        rest = b"".join(bytes((len(text),)) + text for text in (close_text(request.holder), close_text(request.topic)))
     head = bytes((request.mark << 7 | request.kind,)) + (_HEAD_BYTES + len(rest)).to_bytes(4, "big")
     return head + bytes((request.flags,)) + rest
 
 
 def _counted_text(body: bytes, position: int) -> tuple[str, int]:
     if position >= len(body):
-        raise ProtocolError("a queue subscription cut short", position)
+        raise ProtocolError("a subscription cut short", position)
     end = position + 1 + body[position]
     if end > len(body):
         raise ProtocolError("a text longer than its subscription", position)

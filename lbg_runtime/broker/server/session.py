@@ -355,7 +355,7 @@ class Session:
             self.outbox.put(answer(Protocol.SUBSCRIPTION, body, response, frame.tag))
 
     def _subscribe(self, client: ClientId, request: SubscriptionRequest) -> None:
-        queue = QueueName(request.queue)
+        queue = QueueName(request.holder)
         match request.kind:
             case SubscriptionKind.ADD:
                 self._engine.subscribe(client, request.topic)
@@ -365,6 +365,8 @@ class Session:
                 self._engine.subscribe_queue(client, queue, request.topic)
             case SubscriptionKind.REMOVE_FROM_QUEUE:
                 self._engine.unsubscribe_queue(client, queue, request.topic)
+            case SubscriptionKind.ADD_TO_CLIENT | SubscriptionKind.REMOVE_FROM_CLIENT:
+                raise BrokerRefusal(403, "Permission Not Allowed")
             case _:
                 assert_never(request.kind)
 

@@ -59,8 +59,8 @@ def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     assert inbox.endswith(b"/name\0")
     capabilities = body.find(ClientKind.CAPABILITIES)
     assert capabilities is not None
-    # 27 booleans, compression and no local delivery cleared.
-    assert capabilities[:5] == bytes.fromhex("1bbffdffe0")
+    # 27 booleans; compression, subscriptions for others and no local delivery cleared.
+    assert capabilities[:5] == bytes.fromhex("1bbfedffe0")
     assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
 
 
@@ -505,6 +505,8 @@ def test_a_subscription_restored_after_a_reconnect_is_not_answered() -> None:
         (SubscriptionKind.ADD, "", "", Response(400, "Subscription Parse Error")),
         (SubscriptionKind.ADD_TO_QUEUE, "t", "nowhere", Response(503, "Unknown Queue")),
         (SubscriptionKind.ADD_TO_QUEUE, "!t", "there", Response(400, "Subscription Parse Error")),
+        (SubscriptionKind.ADD_TO_CLIENT, "t", "client", Response(403, "Permission Not Allowed")),
+        (SubscriptionKind.REMOVE_FROM_CLIENT, "t", "another", Response(403, "Permission Not Allowed")),
     ],
 )
 def test_a_refused_subscription_is_told_why(kind, topic: str, queue: str, response: Response) -> None:
