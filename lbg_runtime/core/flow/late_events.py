@@ -12,7 +12,7 @@ from lbg_runtime.core.flow.events import (
     SettlementsReached,
 )
 from lbg_runtime.core.flow.in_flight import InFlight
-from lbg_runtime.core.flow.table import KIND_OF_EVENT
+from lbg_runtime.core.flow.table import name_of
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch
 
@@ -42,4 +42,4 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
     is_of_handle = isinstance(event, FlowEvent | DeliveriesHeldUp | HandlingStalled | SettlementsReached)
     if event_epoch == epoch and (has_handle or not is_of_handle):
         return None
-    return Note(f"{KIND_OF_EVENT[type(event)].value}_late", {"epoch": epoch})
+    return Note(f"{name_of(type(event))}_late", {"epoch": epoch})

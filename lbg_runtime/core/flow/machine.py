@@ -66,7 +66,7 @@ from lbg_runtime.core.flow.late_events import late_note
 from lbg_runtime.core.flow.plan import FlowPlan
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.release import DrainPhase, Release
-from lbg_runtime.core.flow.table import KIND_OF_EVENT, TRANSITIONS, EventKind, FlowState
+from lbg_runtime.core.flow.table import TRANSITIONS, Deadline, EventKind, FlowState, name_of
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place
@@ -187,7 +187,7 @@ class FlowMachine:
                 raise InvariantViolated(f"{self.queue}: a deadline in state {before.value}")
             case _:
                 assert_never(before)
-        self._check_transition(before, EventKind.DEADLINE)
+        self._check_transition(before, Deadline)
         return commands
 
     # -- short cuts for the events that happen once per message, for when they lead to nothing else
@@ -225,20 +225,20 @@ class FlowMachine:
     # -- one step
 
     def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
-        kind = KIND_OF_EVENT[type(event)]
+        kind = type(event)
         before = self.state
         late = late_note(event, self.epoch, self._in_flight, has_handle=before is not FlowState.UNBOUND)
         if late is not None:
             return [late]
         if kind not in TRANSITIONS[before]:
-            raise InvariantViolated(f"{self.queue}: {kind.value} in state {before.value}, epoch {self.epoch}")
+            raise InvariantViolated(f"{self.queue}: {name_of(kind)} in state {before.value}, epoch {self.epoch}")
         commands = self._react(event, now_ms)
         self._check_transition(before, kind)
         return commands
 
     def _check_transition(self, before: FlowState, kind: EventKind) -> None:
         if self.state not in TRANSITIONS[before][kind]:
-            raise InvariantViolated(f"{self.queue}: {kind.value} led from {before.value} to {self.state.value}")
+            raise InvariantViolated(f"{self.queue}: {name_of(kind)} led from {before.value} to {self.state.value}")
 
     def _react(self, event: MachineEvent, now_ms: int) -> list[Command]:
         if self.state is FlowState.BINDING and isinstance(event, FlowEvent):

@@ -1,6 +1,6 @@
 """Generate docs/flow-machine.md from the transition table; a test keeps the file current."""
 
-from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
+from lbg_runtime.core.flow.table import EVENT_KINDS, TRANSITIONS, FlowState, name_of
 
 _HEAD = """# Flow machine
 
@@ -22,7 +22,7 @@ def _diagram() -> list[str]:
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {FlowState.UNBOUND.value}"]
     for before in FlowState:
         for after in FlowState:
-            kinds = [kind.value for kind in EventKind if after in TRANSITIONS[before].get(kind, ())]
+            kinds = [name_of(kind) for kind in EVENT_KINDS if after in TRANSITIONS[before].get(kind, ())]
             if kinds and after is not before:
                 lines.append(f"    {before.value} --> {after.value}: {', '.join(kinds)}")
     return [*lines, f"    {FlowState.UNBOUND.value} --> [*]: stopped", "```"]
@@ -33,9 +33,9 @@ def _table() -> list[str]:
         "| event | " + " | ".join(state.value for state in FlowState) + " |",
         "|---|" + "---|" * len(FlowState),
     ]
-    for kind in EventKind:
+    for kind in EVENT_KINDS:
         cells = [_cell(TRANSITIONS[state].get(kind, frozenset())) for state in FlowState]
-        lines.append(f"| {kind.value} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(kind)} | " + " | ".join(cells) + " |")
     return lines
 
 

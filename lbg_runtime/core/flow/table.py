@@ -3,9 +3,11 @@
 The flow machine checks each of its steps against this table; the table test and docs/flow-machine.md are made from it.
 """
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
+from typing import get_args
 
 from lbg_runtime.core.flow.events import (
     BindRefused,
@@ -49,52 +51,20 @@ class FlowState(Enum):
     """Nothing is in flight; the handle is being unbound."""
 
 
-class EventKind(Enum):
-    """The rows of the table: one per event class, and the deadline."""
-
-    __hash__ = object.__hash__
-
-    MESSAGE_RECEIVED = "message_received"
-    FLOW_ACTIVE = "flow_active"
-    FLOW_INACTIVE = "flow_inactive"
-    FLOW_DOWN = "flow_down"
-    BIND_SUCCEEDED = "bind_succeeded"
-    BIND_REFUSED = "bind_refused"
-    UNBIND_FINISHED = "unbind_finished"
-    HANDLING_FINISHED = "handling_finished"
-    DELIVERIES_HELD_UP = "deliveries_held_up"
-    HANDLING_STALLED = "handling_stalled"
-    STOP_REQUESTED = "stop_requested"
-    PLACE_CHANGED = "place_changed"
-    HAND_BACK_REQUESTED = "hand_back_requested"
-    STEP_ASIDE_REQUESTED = "step_aside_requested"
-    STEP_ASIDE_CANCELLED = "step_aside_cancelled"
-    STRIPING_LEARNED = "striping_learned"
-    SETTLEMENTS_REACHED = "settlements_reached"
-    DEADLINE = "deadline"
+class Deadline:
+    """Stands in the table for `FlowMachine.on_deadline`, beside the classes of events."""
 
 
-KIND_OF_EVENT: Mapping[type[MachineEvent], EventKind] = MappingProxyType(
-    {
-        MessageReceived: EventKind.MESSAGE_RECEIVED,
-        FlowActive: EventKind.FLOW_ACTIVE,
-        FlowInactive: EventKind.FLOW_INACTIVE,
-        FlowDown: EventKind.FLOW_DOWN,
-        BindSucceeded: EventKind.BIND_SUCCEEDED,
-        BindRefused: EventKind.BIND_REFUSED,
-        UnbindFinished: EventKind.UNBIND_FINISHED,
-        HandlingFinished: EventKind.HANDLING_FINISHED,
-        DeliveriesHeldUp: EventKind.DELIVERIES_HELD_UP,
-        HandlingStalled: EventKind.HANDLING_STALLED,
-        StopRequested: EventKind.STOP_REQUESTED,
-        PlaceChanged: EventKind.PLACE_CHANGED,
-        HandBackRequested: EventKind.HAND_BACK_REQUESTED,
-        StepAsideRequested: EventKind.STEP_ASIDE_REQUESTED,
-        StepAsideCancelled: EventKind.STEP_ASIDE_CANCELLED,
-        StripingLearned: EventKind.STRIPING_LEARNED,
-        SettlementsReached: EventKind.SETTLEMENTS_REACHED,
-    }
-)
+EventKind = type[MachineEvent] | type[Deadline]
+
+EVENT_KINDS: tuple[EventKind, ...] = (*get_args(MachineEvent), Deadline)
+"""The rows of the table."""
+
+
+def name_of(kind: EventKind) -> str:
+    """The name of a row, in documents, notes and errors: `flow_active`."""
+    return re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower()
+
 
 _UNBOUND, _BINDING, _STANDBY = FlowState.UNBOUND, FlowState.BINDING, FlowState.STANDBY
 _ACTIVE, _DRAINING, _UNBINDING = FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING
@@ -102,90 +72,90 @@ _ACTIVE, _DRAINING, _UNBINDING = FlowState.ACTIVE, FlowState.DRAINING, FlowState
 TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = MappingProxyType(
     {
         _UNBOUND: {
-            EventKind.DEADLINE: frozenset({_BINDING}),
-            EventKind.STOP_REQUESTED: frozenset({_UNBOUND}),
-            EventKind.PLACE_CHANGED: frozenset({_UNBOUND}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_UNBOUND}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBOUND}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBOUND}),
-            EventKind.STRIPING_LEARNED: frozenset({_UNBOUND}),
+            Deadline: frozenset({_BINDING}),
+            StopRequested: frozenset({_UNBOUND}),
+            PlaceChanged: frozenset({_UNBOUND}),
+            HandBackRequested: frozenset({_UNBOUND}),
+            StepAsideRequested: frozenset({_UNBOUND}),
+            StepAsideCancelled: frozenset({_UNBOUND}),
+            StripingLearned: frozenset({_UNBOUND}),
         },
         # Events of the flow that come before the answer to its bind are kept, and handled right after it.
         _BINDING: {
-            EventKind.MESSAGE_RECEIVED: frozenset({_BINDING}),
-            EventKind.FLOW_ACTIVE: frozenset({_BINDING}),
-            EventKind.FLOW_INACTIVE: frozenset({_BINDING}),
-            EventKind.FLOW_DOWN: frozenset({_BINDING}),
-            EventKind.BIND_SUCCEEDED: frozenset({_STANDBY, _UNBINDING}),
-            EventKind.BIND_REFUSED: frozenset({_UNBOUND}),
-            EventKind.STOP_REQUESTED: frozenset({_BINDING}),
-            EventKind.PLACE_CHANGED: frozenset({_BINDING}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_BINDING}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_BINDING}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_BINDING}),
-            EventKind.STRIPING_LEARNED: frozenset({_BINDING}),
+            MessageReceived: frozenset({_BINDING}),
+            FlowActive: frozenset({_BINDING}),
+            FlowInactive: frozenset({_BINDING}),
+            FlowDown: frozenset({_BINDING}),
+            BindSucceeded: frozenset({_STANDBY, _UNBINDING}),
+            BindRefused: frozenset({_UNBOUND}),
+            StopRequested: frozenset({_BINDING}),
+            PlaceChanged: frozenset({_BINDING}),
+            HandBackRequested: frozenset({_BINDING}),
+            StepAsideRequested: frozenset({_BINDING}),
+            StepAsideCancelled: frozenset({_BINDING}),
+            StripingLearned: frozenset({_BINDING}),
         },
         _STANDBY: {
-            EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
-            EventKind.FLOW_ACTIVE: frozenset({_ACTIVE, _UNBINDING}),
-            EventKind.FLOW_INACTIVE: frozenset({_STANDBY}),
-            EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
-            EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
-            EventKind.PLACE_CHANGED: frozenset({_STANDBY, _UNBINDING}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_STANDBY}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_STANDBY}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_STANDBY}),
-            EventKind.STRIPING_LEARNED: frozenset({_STANDBY}),
+            MessageReceived: frozenset({_ACTIVE}),
+            FlowActive: frozenset({_ACTIVE, _UNBINDING}),
+            FlowInactive: frozenset({_STANDBY}),
+            FlowDown: frozenset({_UNBOUND}),
+            StopRequested: frozenset({_UNBINDING}),
+            PlaceChanged: frozenset({_STANDBY, _UNBINDING}),
+            HandBackRequested: frozenset({_STANDBY}),
+            StepAsideRequested: frozenset({_STANDBY}),
+            StepAsideCancelled: frozenset({_STANDBY}),
+            StripingLearned: frozenset({_STANDBY}),
         },
         _ACTIVE: {
-            EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
-            EventKind.FLOW_ACTIVE: frozenset({_ACTIVE}),
-            EventKind.FLOW_INACTIVE: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
-            EventKind.HANDLING_FINISHED: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
-            EventKind.DELIVERIES_HELD_UP: frozenset({_ACTIVE}),
-            EventKind.HANDLING_STALLED: frozenset({_ACTIVE}),
-            EventKind.STOP_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.DEADLINE: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.PLACE_CHANGED: frozenset({_ACTIVE}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_ACTIVE}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_ACTIVE}),
-            EventKind.STRIPING_LEARNED: frozenset({_ACTIVE}),
-            EventKind.SETTLEMENTS_REACHED: frozenset({_ACTIVE}),
+            MessageReceived: frozenset({_ACTIVE}),
+            FlowActive: frozenset({_ACTIVE}),
+            FlowInactive: frozenset({_DRAINING, _UNBINDING}),
+            FlowDown: frozenset({_UNBOUND}),
+            HandlingFinished: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
+            DeliveriesHeldUp: frozenset({_ACTIVE}),
+            HandlingStalled: frozenset({_ACTIVE}),
+            StopRequested: frozenset({_DRAINING, _UNBINDING}),
+            Deadline: frozenset({_DRAINING, _UNBINDING}),
+            PlaceChanged: frozenset({_ACTIVE}),
+            HandBackRequested: frozenset({_DRAINING, _UNBINDING}),
+            StepAsideRequested: frozenset({_ACTIVE}),
+            StepAsideCancelled: frozenset({_ACTIVE}),
+            StripingLearned: frozenset({_ACTIVE}),
+            SettlementsReached: frozenset({_ACTIVE}),
         },
         _DRAINING: {
-            EventKind.MESSAGE_RECEIVED: frozenset({_DRAINING}),
-            EventKind.FLOW_ACTIVE: frozenset({_DRAINING}),
-            EventKind.FLOW_INACTIVE: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
-            EventKind.HANDLING_FINISHED: frozenset({_DRAINING, _UNBINDING}),
-            EventKind.DELIVERIES_HELD_UP: frozenset({_DRAINING}),
-            EventKind.HANDLING_STALLED: frozenset({_DRAINING}),
-            EventKind.STOP_REQUESTED: frozenset({_DRAINING}),
-            EventKind.DEADLINE: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
-            EventKind.PLACE_CHANGED: frozenset({_DRAINING}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_DRAINING}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_DRAINING}),
-            EventKind.STRIPING_LEARNED: frozenset({_DRAINING}),
-            EventKind.SETTLEMENTS_REACHED: frozenset({_DRAINING}),
+            MessageReceived: frozenset({_DRAINING}),
+            FlowActive: frozenset({_DRAINING}),
+            FlowInactive: frozenset({_DRAINING, _UNBINDING}),
+            FlowDown: frozenset({_UNBOUND}),
+            HandlingFinished: frozenset({_DRAINING, _UNBINDING}),
+            DeliveriesHeldUp: frozenset({_DRAINING}),
+            HandlingStalled: frozenset({_DRAINING}),
+            StopRequested: frozenset({_DRAINING}),
+            Deadline: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
+            PlaceChanged: frozenset({_DRAINING}),
+            HandBackRequested: frozenset({_DRAINING}),
+            StepAsideRequested: frozenset({_DRAINING}),
+            StepAsideCancelled: frozenset({_DRAINING}),
+            StripingLearned: frozenset({_DRAINING}),
+            SettlementsReached: frozenset({_DRAINING}),
         },
         _UNBINDING: {
-            EventKind.MESSAGE_RECEIVED: frozenset({_UNBINDING}),
-            EventKind.FLOW_ACTIVE: frozenset({_UNBINDING}),
-            EventKind.FLOW_INACTIVE: frozenset({_UNBINDING}),
-            EventKind.FLOW_DOWN: frozenset({_UNBINDING}),
-            EventKind.DELIVERIES_HELD_UP: frozenset({_UNBINDING}),
-            EventKind.HANDLING_STALLED: frozenset({_UNBINDING}),
-            EventKind.UNBIND_FINISHED: frozenset({_UNBOUND}),
-            EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
-            EventKind.PLACE_CHANGED: frozenset({_UNBINDING}),
-            EventKind.HAND_BACK_REQUESTED: frozenset({_UNBINDING}),
-            EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBINDING}),
-            EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBINDING}),
-            EventKind.STRIPING_LEARNED: frozenset({_UNBINDING}),
-            EventKind.SETTLEMENTS_REACHED: frozenset({_UNBINDING}),
+            MessageReceived: frozenset({_UNBINDING}),
+            FlowActive: frozenset({_UNBINDING}),
+            FlowInactive: frozenset({_UNBINDING}),
+            FlowDown: frozenset({_UNBINDING}),
+            DeliveriesHeldUp: frozenset({_UNBINDING}),
+            HandlingStalled: frozenset({_UNBINDING}),
+            UnbindFinished: frozenset({_UNBOUND}),
+            StopRequested: frozenset({_UNBINDING}),
+            PlaceChanged: frozenset({_UNBINDING}),
+            HandBackRequested: frozenset({_UNBINDING}),
+            StepAsideRequested: frozenset({_UNBINDING}),
+            StepAsideCancelled: frozenset({_UNBINDING}),
+            StripingLearned: frozenset({_UNBINDING}),
+            SettlementsReached: frozenset({_UNBINDING}),
         },
     }
 )
