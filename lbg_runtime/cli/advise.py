@@ -55,7 +55,7 @@ def advise(
 
 def _write(page: Path, content: bytes) -> None:
     """Write it whole or not at all; raises `OSError`."""
-    from lbg_runtime.pipeline.landing.segment import write_whole
+    from lbg_runtime.pipeline.files import write_whole
 
     if page.exists() and not page.is_file():
         # Such as a pipe, in whose place there is to be no file.

@@ -134,7 +134,7 @@ def chosen_benches(only: Sequence[str] | None) -> list[Short]:
 
 def _keep(reports: Mapping[str, Mapping[str, Any]], file: Path) -> None:
     """Write what is kept, as a whole or not at all; raises `UserError`."""
-    from lbg_runtime.pipeline.landing.segment import write_whole
+    from lbg_runtime.pipeline.files import write_whole
 
     before = read_kept(file) if file.exists() else {}
     content = orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n"

@@ -24,12 +24,12 @@ from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, GroupName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.pipeline.files import sync_data
 from lbg_runtime.pipeline.landing.lane import LaneWriter
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.rows import Gathered, to_batch
-from lbg_runtime.pipeline.landing.segment import sync_data
 from lbg_runtime.runtime.clock import wall_us
 
 QUEUES = 4

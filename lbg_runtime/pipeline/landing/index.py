@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbg_runtime.model.errors import LandingDamaged
-from lbg_runtime.pipeline.landing.opened import opened, read_whole
+from lbg_runtime.pipeline.files import opened, read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT, check_format
 
 ENTRY_BYTES = 64

@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from lbg_runtime.model.errors import InvariantViolated, LandingDamaged, LandingError, LandingWriteFailed, UserError
+from lbg_runtime.pipeline.files import sync_folder
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.layout import (
     LANE_NOTE,
@@ -29,7 +30,7 @@ from lbg_runtime.pipeline.landing.layout import (
     read_group_note,
     write_note,
 )
-from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, check_in_place, sync_folder
+from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, check_in_place
 
 _log = structlog.get_logger(__name__)
 

@@ -23,18 +23,11 @@ from pathlib import Path
 
 from lbg_runtime.model.errors import LandingDamaged, UserError
 from lbg_runtime.model.group import GroupShape
+from lbg_runtime.pipeline.files import make_folder, read_whole, sync_folder, write_whole
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
-from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT, check_format
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import (
-    DATA_SUFFIX,
-    IDS_SUFFIX,
-    INDEX_SUFFIX,
-    make_folder,
-    sync_folder,
-    write_whole,
-)
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, IDS_SUFFIX, INDEX_SUFFIX
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"

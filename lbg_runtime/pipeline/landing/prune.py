@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingRowsPruned
+from lbg_runtime.pipeline.files import sync_folder
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.lane import GONE_PREFIX, is_being_written, set_aside
 from lbg_runtime.pipeline.landing.lane_view import LaneView, followed, unindexed
@@ -31,7 +32,7 @@ from lbg_runtime.pipeline.landing.layout import (
 )
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned, write_pruned
 from lbg_runtime.pipeline.landing.removed import note_removed
-from lbg_runtime.pipeline.landing.segment import IDS_SUFFIX, INDEX_SUFFIX, Segment, sync_folder
+from lbg_runtime.pipeline.landing.segment import IDS_SUFFIX, INDEX_SUFFIX, Segment
 from lbg_runtime.runtime.clock import wall_us
 
 IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000

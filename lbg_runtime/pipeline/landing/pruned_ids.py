@@ -15,9 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingDamaged, LandingError
+from lbg_runtime.pipeline.files import write_whole
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, ENTRY_BYTES, NO_HIGH, NO_LOW, sealed, unseal_header
 from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
-from lbg_runtime.pipeline.landing.segment import Segment, write_whole
+from lbg_runtime.pipeline.landing.segment import Segment
 
 _MAGIC = b"LBGIDS\x00\x00"
 _HEADER = struct.Struct("<8sIIQQqqQ4x")

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lbg_runtime.model.errors import LandingDamaged
+from lbg_runtime.pipeline.files import opened, sync_folder
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.layout import REMOVED_NOTES, queue_folder
-from lbg_runtime.pipeline.landing.opened import opened
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import sync_folder
 
 _LONGEST_LINE = 1 << 12
 """Bytes; the name of a folder has 255 at most."""

@@ -12,8 +12,6 @@ something mounted since, or cut.
 """
 
 import os
-import socket
-import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import InvariantViolated, LandingDamaged, LandingVersionUnknown, LandingWriteFailed
+from lbg_runtime.pipeline.files import opened, sync_data, sync_folder
 from lbg_runtime.pipeline.landing.index import (
     DAMAGE_REMEDY,
     ENTRY_BYTES,
@@ -36,7 +35,6 @@ from lbg_runtime.pipeline.landing.index import (
     read_index,
     read_last_entry,
 )
-from lbg_runtime.pipeline.landing.opened import opened
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA, may_have_copies, time_of_id
 
 DATA_SUFFIX = ".arrow"
@@ -293,52 +291,6 @@ def check_in_place(file: int, path: Path, size: int | None = None) -> None:
         raise LandingWriteFailed(str(path), "another file has taken its place")
     if size is not None and held.st_size != size:
         raise LandingWriteFailed(str(path), f"{held.st_size} bytes are there, and {size} were written")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, and durable on return. Any process may do this.
-
-    Raises `OSError`; no partial file stays then, which would take the room that the next attempt needs.
-    """
-    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        # A full disk gives no name.
-        error.filename = error.filename or str(path)
-        raise
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing; all their names are durable on return. Raises `OSError`."""
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        sync_folder(each.parent)
-
-
-def sync_data(file: int) -> None:
-    """Make what is written in a file durable, with what is needed to find it, such as its size; raises `OSError`."""
-    if sys.platform == "darwin":
-        os.fsync(file)
-    else:
-        os.fdatasync(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; raises `OSError`."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _read(file: int, begin: int, end: int) -> pa.Buffer:

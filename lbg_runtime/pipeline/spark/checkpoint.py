@@ -18,9 +18,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
+from lbg_runtime.pipeline.files import write_whole
 from lbg_runtime.pipeline.landing.layout import alone, queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog
-from lbg_runtime.pipeline.landing.segment import write_whole
 from lbg_runtime.pipeline.spark.offsets import Rows, decode
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 

@@ -26,8 +26,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
+from lbg_runtime.pipeline.files import make_folder, sync_folder
 from lbg_runtime.pipeline.landing.layout import alone
-from lbg_runtime.pipeline.landing.segment import make_folder, sync_folder
 from lbg_runtime.pipeline.spark.checkpoint import (
     checkpoint_behind,
     checkpoint_differs,

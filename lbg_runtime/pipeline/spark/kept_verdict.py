@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.pipeline.landing.segment import write_whole
+from lbg_runtime.pipeline.files import write_whole
 from lbg_runtime.pipeline.spark.checkpoint import numbers_in
 from lbg_runtime.validator.findings import Finding, Standing
 

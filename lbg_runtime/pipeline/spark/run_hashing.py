@@ -14,7 +14,7 @@ from pathlib import Path
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.pipeline.landing.segment import write_whole
+from lbg_runtime.pipeline.files import write_whole
 
 NOTE = "lbg_sink"
 """In the checkpoint."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.model.errors import LandingWriteFailed
+from lbg_runtime.pipeline import files
 from lbg_runtime.pipeline.landing import lane as lane_module
-from lbg_runtime.pipeline.landing import segment
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, read_lane_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
@@ -30,7 +30,7 @@ def names_in(log: LogOnDisk) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "what"), [(segment, "sync_folder"), (lane_module, "_lock"), (lane_module, "write_note")]
+    ("place", "what"), [(files, "sync_folder"), (lane_module, "_lock"), (lane_module, "write_note")]
 )
 def test_a_lane_that_cannot_be_begun_leaves_no_draft(
     log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch, place: object, what: str
