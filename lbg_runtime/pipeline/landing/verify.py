@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +209,7 @@ class _Lane:
         pruned = (each for part in self._view.pruned(0, 1 << 62) for each in part.ids().to_pylist())
         batches = self._view.read(indexed[0] if indexed else 0, self._view.extent().rows)
         landed = (each for batch in batches for each in batch.column("broker_id").to_pylist())
-        for row_id in (*pruned, *landed):
+        for row_id in chain(pruned, landed):
             if hash(row_id) in suspects and may_have_copies(row_id):
                 if row_id in seen:
                     return row_id

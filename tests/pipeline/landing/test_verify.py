@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -123,6 +124,25 @@ def test_an_id_that_is_in_a_lane_twice_is_noted_as_the_broker_can_have_a_message
     [finding] = found(log_on_disk)
     assert (finding.grade, finding.path) == (Grade.NOTE, str(lane))
     assert finding.what.startswith(f"id {id_of('k', 2)} is in it twice")
+
+
+def test_the_ids_of_a_lane_are_not_all_in_memory_when_one_of_them_is_in_it_twice(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in (1, 1, 2, 3):
+        lane.append(rows([id_of("k", number)], t_land=1_000_000))
+    read, taken = LaneView.read, list[int]()
+
+    def counted(view: LaneView, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
+        for batch in read(view, start_row, end_row):
+            taken.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(LaneView, "read", counted)
+    [finding] = found(log_on_disk)
+    assert finding.what.startswith(f"id {id_of('k', 1)} is in it twice")
+    assert sum(taken) == 2
 
 
 def test_also_where_one_of_the_two_was_pruned(log_on_disk: LogOnDisk, lane: Path) -> None:
