@@ -21,8 +21,8 @@ from lbg_runtime.smf.text import close_text
 ROUTER = "lbg"
 VIRTUAL_ROUTER = f"v:{ROUTER}"
 
-# 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway), subscriptions on behalf of
-# others, and not to send a client what it publishes itself (one that asks for that would believe that it had it).
+# 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway), subscriptions on behalf
+# of others, and not to send a client what it publishes itself (one that asks for that would believe that it had it).
 _CAPABILITY_COUNT = 0x1B
 _CAPABILITY_BITS = bytes((0xBF, 0xED, 0xFF, 0xE0))
 _RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT, _TRANSACTIONS = 2, 3, 4, 6, 13
