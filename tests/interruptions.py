@@ -3,15 +3,17 @@
 A step is one callback of the loop, so an interruption at each of them meets every `await` of the call, and every moment
 at which what it waited for is there and it does not know yet. `faults` says what should not be: an interruption that
 was swallowed or became another error, a call that hangs, tasks, timers, connections and threads left behind, exceptions
-that nobody retrieved, and what the story itself has found.
+that nobody retrieved, errors that libraries log, and what the story itself has found.
 """
 
 import asyncio
+import logging
 import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -218,7 +220,7 @@ def faults(make_story: Callable[[Path], Story], folder: Path, way: Way = cancell
         finally:
             loop.counts = False
 
-    with warnings.catch_warnings(record=True) as warned, own_garbage():
+    with warnings.catch_warnings(record=True) as warned, _errors_logged() as logged, own_garbage():
         warnings.simplefilter("always")
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(play())
@@ -226,7 +228,35 @@ def faults(make_story: Callable[[Path], Story], folder: Path, way: Way = cancell
         story.found += _left_to_the_process(threads, descriptors)
     story.found += [f"told: {each.get('message')} {each.get('exception')!r}" for each in loop.told]
     story.found += [f"warned: {each.message}" for each in warned]
+    story.found += [f"logged: {each}" for each in logged]
     return story.found, loop.step
+
+
+@contextmanager
+def _errors_logged() -> Iterator[list[str]]:
+    """What libraries log as errors, which is where those of a server put what ended a request of theirs."""
+    logged = list[str]()
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: logged.append(handler.format(record))  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield logged
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def try_all(make_story: Callable[[Path], Story], way: Way, folder: Path, first: int = 1, stride: int = 1):
+    """What is wrong, by step."""
+    found, step, is_over = {}, first, False
+    while not is_over:
+        own = folder / str(step)
+        own.mkdir()
+        lines, steps = faults(make_story, own, way, step)
+        if lines:
+            found[step] = lines
+        is_over = steps < step
+        step += stride
+    return found
 
 
 def _left_to_the_process(threads: set[threading.Thread], descriptors: int) -> list[str]:

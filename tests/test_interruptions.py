@@ -52,7 +52,7 @@ from tests.addresses import OWN_HOST
 from tests.admin.conftest import Broker
 from tests.admin.group_steps import SPEC, Distant, create, events, everything, publish
 from tests.guard.bench import SqliteBench, message
-from tests.interruptions import WAYS, Story, disturbed, faults
+from tests.interruptions import WAYS, Story, disturbed, faults, try_all
 from tests.listening import listening
 from tests.patience import PATIENCE_S
 from tests.runtime.conftest import make_settings
@@ -566,26 +566,12 @@ def test_nothing_is_wrong_with_what_is_not_interrupted(story, tmp_path):
 @pytest.mark.parametrize("story", STORIES)
 def test_what_is_interrupted_at_whatever_step_leaves_nothing_behind(story, way, tmp_path):
     first = 1 + list(WAYS).index(way) % STORIES[story]
-    assert try_all(story, way, tmp_path, first, STORIES[story]) == {}
+    assert try_all(story, WAYS[way], tmp_path, first, STORIES[story]) == {}
 
 
 @pytest.mark.parametrize("story", [each for each in STORIES if each.disturb is not Story.disturb])
 def test_what_is_disturbed_at_whatever_step_ends_as_it_should_and_leaves_nothing_behind(story, tmp_path):
-    assert try_all(story, "disturbed", tmp_path, stride=(STORIES[story] + 2) // 3) == {}
-
-
-def try_all(story, way, folder, first=1, stride=1):
-    """What is wrong, by step."""
-    found, step, is_over = {}, first, False
-    while not is_over:
-        own = folder / str(step)
-        own.mkdir()
-        lines, steps = faults(story, own, (WAYS | {"disturbed": disturbed})[way], step)
-        if lines:
-            found[step] = lines
-        is_over = steps < step
-        step += stride
-    return found
+    assert try_all(story, disturbed, tmp_path, stride=(STORIES[story] + 2) // 3) == {}
 
 
 class Swallows(Story):
@@ -659,14 +645,15 @@ PLANTED = {
 @pytest.mark.parametrize("story", PLANTED)
 def test_a_mistake_would_be_found(story, tmp_path):
     assert faults(story, tmp_path)[0] == []
-    found = try_all(story, "cancelled", tmp_path)
+    found = try_all(story, WAYS["cancelled"], tmp_path)
     assert any(line.startswith(PLANTED[story]) for lines in found.values() for line in lines), found
 
 
 if __name__ == "__main__":
     with a_broker(), tempfile.TemporaryDirectory() as folder:
-        for number, (story, way) in enumerate(itertools.product(STORIES, (*WAYS, "disturbed"))):
+        ways = WAYS | {"disturbed": disturbed}
+        for number, (story, way) in enumerate(itertools.product(STORIES, ways)):
             own = Path(folder, str(number))
             own.mkdir()
-            for step, lines in try_all(story, way, own).items():
+            for step, lines in try_all(story, ways[way], own).items():
                 print(story.__name__, way, step, *lines, sep="\n  ", file=sys.stderr)  # noqa: T201 - what it is for

@@ -1,5 +1,6 @@
 """What the servers of a broker have in common: where they listen, and their life."""
 
+import asyncio
 import socket
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -59,3 +60,18 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     return ListenAddress(host, port).listen(
         lambda reason, expected: UserError(f"{name} {host}:{port}", reason, expected)
     )
+
+
+async def accept_no_more(listener: asyncio.Server) -> asyncio.CancelledError | None:
+    """Have what was accepted become a connection before the listener is closed, where asyncio would forget it; returns
+    the cancellation that came meanwhile."""
+    for each in listener.sockets:
+        asyncio.get_running_loop().remove_reader(each.fileno())
+    cancellation: asyncio.CancelledError | None = None
+    # In the next turn asyncio makes a transport of it, and in the one after that it tells us.
+    for _ in range(2):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    return cancellation

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from aiohttp import WSMsgType, web
 
-from lbg_runtime.broker.listening import Listening
+from lbg_runtime.broker.listening import Listening, accept_no_more
 from lbg_runtime.broker.server.connection import CLOSE_TIMEOUT_S, LOGIN_TIMEOUT_S
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, common_name
@@ -53,16 +53,20 @@ class WebListener(Listening):
             raise
 
     async def stop(self) -> None:
-        """Stop listening and cut every client. Idempotent."""
+        """Stop listening and cut every client, when cancelled, too. Idempotent."""
         listener, self._listener = self._listener, None
         if listener is not None:
+            cancellation = await accept_no_more(listener)
             listener.close()
             for look in self._looks.values():
                 look.cancel()
             self._looks.clear()
             for client in self._clients:
                 client.abort()
-            await self._http.shutdown(CLOSE_TIMEOUT_S)
+            # A cancellation must end only this wait: the library would leave connections open.
+            await asyncio.shield(asyncio.ensure_future(self._http.shutdown(CLOSE_TIMEOUT_S)))
+            if cancellation is not None:
+                raise cancellation
 
     def _accept(self) -> web.RequestHandler:
         handler = self._http()

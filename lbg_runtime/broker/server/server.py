@@ -16,7 +16,7 @@ from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.listening import Listening
+from lbg_runtime.broker.listening import Listening, accept_no_more
 from lbg_runtime.broker.server.connection import Connection, Origin
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
@@ -137,7 +137,7 @@ class BrokerServer(Listening):
         self.engine.send_no_more()
         self.faults.drop()
         if listener is not None:
-            cancellation = await _accept_no_more(listener)
+            cancellation = await accept_no_more(listener)
             listener.close()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         while self._connections:
@@ -323,18 +323,3 @@ class BrokerServer(Listening):
                 name = connection.session.client_name
                 _log.error("output_failed", client_name=name, peer=connection.peer, exc_info=error)
                 connection.abort()
-
-
-async def _accept_no_more(listener: asyncio.Server) -> asyncio.CancelledError | None:
-    """Have what was accepted become a connection before the listener is closed, where asyncio would forget it; returns
-    the cancellation that came meanwhile."""
-    for each in listener.sockets:
-        asyncio.get_running_loop().remove_reader(each.fileno())
-    cancellation: asyncio.CancelledError | None = None
-    # In the next turn asyncio makes a transport of it, and in the one after that it tells us.
-    for _ in range(2):
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError as error:
-            cancellation = error
-    return cancellation

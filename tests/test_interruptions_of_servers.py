@@ -1,0 +1,82 @@
+"""Whoever serves, and whoever is served, may be interrupted at any moment: neither leaves anything behind.
+
+As in `test_interruptions.py`, a few steps of each story are tried here, others for each way.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import ClassVar
+
+import aiohttp
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.web_listener import WebListener
+from tests.broker.server.desk import login
+from tests.interruptions import WAYS, Story, disturbed, faults, try_all
+
+pytestmark = pytest.mark.real_time
+
+
+class Real(Story):
+    IS_VIRTUAL = False
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
+    """Ways in which it is not interrupted."""
+
+
+class ServingBrowsers(Real):
+    """A broker, with a client over WebSocket."""
+
+    async def act(self):
+        async with (
+            BrokerServer("127.0.0.1", 0) as broker,
+            WebListener(broker, "127.0.0.1", 0) as web,
+            aiohttp.ClientSession() as session,
+            session.ws_connect(web.url) as client,
+        ):
+            await client.send_bytes(login("cl-1"))
+            await client.receive_bytes()
+
+
+class ServingABrowserThatStays(Real):
+    """Whose client outlives the server."""
+
+    async def begin(self):
+        self.stack = AsyncExitStack()
+
+    async def act(self):
+        async with BrokerServer("127.0.0.1", 0) as broker, WebListener(broker, "127.0.0.1", 0) as web:
+            session = await self.stack.enter_async_context(aiohttp.ClientSession())
+            client = await self.stack.enter_async_context(session.ws_connect(web.url))
+            await client.send_bytes(login("cl-1"))
+            await client.receive_bytes()
+
+    async def look(self):
+        await self.stack.aclose()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+STORIES: dict[type[Real], int] = {
+    ServingBrowsers: 5,
+    ServingABrowserThatStays: 5,
+}
+"""Each with the distance between the steps that are tried here."""
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_nothing_is_wrong_with_what_is_not_interrupted(story, tmp_path):
+    assert faults(story, tmp_path)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("story", "way"), [(each, way) for each in STORIES for way in WAYS if way not in each.LEFT_OUT]
+)
+def test_what_is_interrupted_at_whatever_step_leaves_nothing_behind(story, way, tmp_path):
+    first = 1 + list(WAYS).index(way) % STORIES[story]
+    assert try_all(story, WAYS[way], tmp_path, first, STORIES[story]) == {}
+
+
+@pytest.mark.parametrize("story", [each for each in STORIES if each.disturb is not Story.disturb])
+def test_what_is_disturbed_at_whatever_step_ends_as_it_should_and_leaves_nothing_behind(story, tmp_path):
+    assert try_all(story, disturbed, tmp_path, stride=(STORIES[story] + 2) // 3) == {}
