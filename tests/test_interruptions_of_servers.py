@@ -4,14 +4,20 @@ As in `test_interruptions.py`, a few steps of each story are tried here, others 
 """
 
 import asyncio
+import socket
+import struct
 from contextlib import AsyncExitStack
 from typing import ClassVar
 
 import aiohttp
 import pytest
 
+from lbg_runtime.broker.http_server import HttpServer
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.web_listener import WebListener
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.status.connections import BoundedConnection
+from lbg_runtime.status.serving import LoopServer, QuietServer
 from tests.broker.server.desk import login
 from tests.interruptions import WAYS, Story, disturbed, faults, try_all
 
@@ -57,9 +63,41 @@ class ServingABrowserThatStays(Real):
         await asyncio.sleep(0)
 
 
+class ServingOneWhoIsCut(Real):
+    """With an answer on its way to be read, so that the connection is lost by an error."""
+
+    async def act(self):
+        address = ListenAddress("127.0.0.1", 0)
+        quiet = QuietServer(answer, BoundedConnection, last_answers_s=1)
+        async with HttpServer("test", answer, "127.0.0.1", 0) as http, LoopServer(quiet, address, "test") as loop:
+            for port in (http.port, loop.address.port):
+                await self.be_cut(port)
+
+    async def be_cut(self, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await reader.readuntil(b"x")
+        finally:
+            # Its end is a reset.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await asyncio.sleep(0)
+
+    async def look(self):
+        await asyncio.sleep(0)
+
+
+async def answer(scope, receive, send):
+    """An application."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+    await send({"type": "http.response.body", "body": b"x"})
+
+
 STORIES: dict[type[Real], int] = {
     ServingBrowsers: 5,
     ServingABrowserThatStays: 5,
+    ServingOneWhoIsCut: 31,
 }
 """Each with the distance between the steps that are tried here."""
 

@@ -105,6 +105,7 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
     def _cancel_timers(self) -> None:
-        for timer in (self._request_timer, self._read_timer):
+        # uvicorn's own as well, which it leaves when a connection is lost by an error.
+        for timer in (self._request_timer, self._read_timer, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
