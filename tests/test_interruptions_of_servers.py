@@ -13,13 +13,20 @@ import aiohttp
 import pytest
 
 from lbg_runtime.broker.http_server import HttpServer
+from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.web_listener import WebListener
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.dashboard.server import DashboardServer
+from lbg_runtime.dashboard.watch import GroupWatch
+from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.serving import LoopServer, QuietServer
+from lbg_runtime.testing.group_broker import GroupBroker
+from lbg_runtime.testing.moments import Moments
 from tests.broker.server.desk import login
 from tests.interruptions import WAYS, Story, disturbed, faults, try_all
+from tests.runtime.conftest import make_settings
 
 pytestmark = pytest.mark.real_time
 
@@ -94,10 +101,61 @@ async def answer(scope, receive, send):
     await send({"type": "http.response.body", "body": b"x"})
 
 
+class Showing(Real):
+    """A group's live page, with a viewer and two autoscalers."""
+
+    # The server outlasts whoever cannot wait for its end, and what it shows.
+    LEFT_OUT = frozenset({"in a cancelled scope"})
+    MAY_RAISE = (aiohttp.ClientError, ConnectionError)
+
+    async def begin(self):
+        self.broker = GroupBroker(Moments(), lambda: None)
+        self.semp = SempServer(self.broker.engine, self.broker.post)
+        await self.semp.start()
+        self.settings = make_settings(
+            membership={"mode": "discovered", "index": None, "count": None},
+            rebind={"mode": "cooperative"},
+            semp={"url": self.semp.url, "password": "admin"},
+        )
+        self.broker.create_queue("orders/0")
+        self.session = self.broker.make_transport("dashboard")
+        await self.session.open()
+
+    async def act(self):
+        group = self.settings.group
+        observer = Observer(self.session, self.settings, "dashboard")
+        watch = GroupWatch(self.settings, observer, lambda _: (group.shape().queue_names(), None), ())
+        server = DashboardServer(watch, group.shape(), group.hash_function, ListenAddress("127.0.0.1", 0), None)
+        async with watch, server, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch.run())
+            async with aiohttp.ClientSession(server.url) as self.client, asyncio.TaskGroup() as viewers:
+                viewers.create_task(self.view())
+                viewers.create_task(self.ask("/v1/autoscale"))
+                viewers.create_task(self.ask("/v1/autoscale"))
+            watching.cancel()
+
+    async def view(self):
+        async with self.client.get("/v1/feed") as feed:
+            await feed.content.readline()
+
+    async def ask(self, path):
+        async with self.client.get(path) as answer:
+            await answer.read()
+
+    def disturb(self):
+        self.leaving = asyncio.ensure_future(self.client.close())
+
+    async def look(self):
+        await self.session.close()
+        await self.semp.stop()
+        await asyncio.sleep(0)
+
+
 STORIES: dict[type[Real], int] = {
     ServingBrowsers: 5,
     ServingABrowserThatStays: 5,
     ServingOneWhoIsCut: 31,
+    Showing: 59,
 }
 """Each with the distance between the steps that are tried here."""
 

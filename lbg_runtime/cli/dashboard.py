@@ -90,9 +90,8 @@ async def _show(
             return
         watch = GroupWatch(settings, observer, find_homes, members)
         server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
-        await watch.begin()
         # Outside the task group: an address that cannot be bound is the user's mistake, not an exception group.
-        async with server, asyncio.TaskGroup() as tasks:
+        async with watch, server, asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(watch.run())
             print(f"{READY}{server.url}", file=sys.stderr, flush=True)
             # No bound: the page is shown until it is no longer wanted.

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import TracebackType
+from typing import Self
 
 import httpx
 import structlog
@@ -58,7 +60,8 @@ FindHomes = Callable[[GroupPicture], tuple[Sequence[QueueName], Placement | None
 
 
 class GroupWatch:
-    """Made and used on one event loop; `begin` and `run` once."""
+    """Made and used on one event loop. As an async context manager it listens, and its context outlasts `run` and
+    whoever reads `backlog`; once."""
 
     def __init__(
         self, settings: Settings, observer: Observer, find_homes: FindHomes, members: Sequence[ListenAddress]
@@ -98,13 +101,23 @@ class GroupWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0
 
-    async def begin(self) -> None:
+    async def __aenter__(self) -> Self:
         """Begin to listen. Raises `TransportError` if the control topic is refused."""
         await self._observer.begin_to_follow(self._heard)
         self._update()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_feeds()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._semp is not None:
+            await self._semp.__aexit__(kind, error, trace)
 
     async def run(self) -> None:
-        """After `begin`: watch until cancelled."""
+        """Within the context: watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._observer.keep_following(self._hearing_changed))
             group.create_task(self._tick())
@@ -230,7 +243,7 @@ class GroupWatch:
 
     def _update_soon(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._timer is None:
+        if self._timer is None and not self.has_ended:
             self._timer = loop.call_at(max(loop.time() + NEWS_AFTER_S, self._rests_until_s), self._update)
 
     def _update(self) -> None:
@@ -278,25 +291,24 @@ class GroupWatch:
                     self._rates.take(handled, now_ms())
                 await asyncio.sleep(ASK_MEMBERS_EVERY_S)
 
-    async def _ask_broker(self, session: SempClient) -> None:
+    async def _ask_broker(self, client: SempClient) -> None:
         has_failed = False
         vpn, group = self._settings.connection.vpn, self._settings.group.name
-        async with session as client:
-            while True:
-                await self._has_viewers.wait()
-                began_s = asyncio.get_running_loop().time()
-                try:
-                    # The standby of a pair has the same queues, and nothing in them.
-                    await insist_on_broker_of(client, vpn, self._observer.client_name)
-                    found = await find_shard_queues(client, vpn, group)
-                    depths = {name: queue.count("msgs") for name, queue in found.items()}
-                    has_failed = False
-                except SempError as error:
-                    depths = None
-                    if not has_failed:
-                        _log.warning("depths_unknown", reason=str(error))
-                    has_failed = True
-                self._sight = replace(self._sight, depths=depths)
-                # A broker that takes long has other things to do.
-                took_s = asyncio.get_running_loop().time() - began_s
-                await asyncio.sleep(max(ASK_BROKER_EVERY_S, REST * took_s))
+        while True:
+            await self._has_viewers.wait()
+            began_s = asyncio.get_running_loop().time()
+            try:
+                # The standby of a pair has the same queues, and nothing in them.
+                await insist_on_broker_of(client, vpn, self._observer.client_name)
+                found = await find_shard_queues(client, vpn, group)
+                depths = {name: queue.count("msgs") for name, queue in found.items()}
+                has_failed = False
+            except SempError as error:
+                depths = None
+                if not has_failed:
+                    _log.warning("depths_unknown", reason=str(error))
+                has_failed = True
+            self._sight = replace(self._sight, depths=depths)
+            # A broker that takes long has other things to do.
+            took_s = asyncio.get_running_loop().time() - began_s
+            await asyncio.sleep(max(ASK_BROKER_EVERY_S, REST * took_s))

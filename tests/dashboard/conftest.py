@@ -72,7 +72,7 @@ class Stage:
             return queues, derived_placement(picture, queues)
 
         self.watch = GroupWatch(self.settings, Observer(session, self.settings, "dashboard"), find_homes, members)
-        await self.watch.begin()
+        await self._ending.enter_async_context(self.watch)
         watching = asyncio.create_task(self.watch.run())
         self._ending.push_async_callback(_cancel, watching)
         group = self.settings.group
