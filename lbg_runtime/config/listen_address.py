@@ -28,7 +28,7 @@ class ListenAddress:
         is_bracketed = host.startswith("[") and host.endswith("]")
         name = host[1:-1] if is_bracketed else host
         is_host = bool(name) and name.isprintable() and not set(name) & set("[]/@ ") and (":" in name) == is_bracketed
-        if not (is_host and is_port(port)):
+        if not (is_host and is_encodable(name) and is_port(port)):
             raise UserError("address", repr(text), ADDRESS_FORM)
         return cls(name, int(port))
 
@@ -56,6 +56,16 @@ class ListenAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_encodable(host: str) -> bool:
+    """Whether the system can be asked for this host: if a part of the name is empty or too long, Python raises instead,
+    and not an `OSError`."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def is_port(text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
+from lbg_runtime.config.listen_address import is_encodable
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, ConnectFailed, UserError
 from lbg_runtime.model.group import GroupShape
@@ -151,6 +152,6 @@ def embedded_address(host: str) -> tuple[str, int]:
     """Host and port that an embedded broker listens on; raises `ConfigError`."""
     found = _TO_LISTEN_ON.fullmatch(host)
     port = DEFAULT_SMF_PORT if found is None or found["port"] is None else int(found["port"])
-    if found is None or port > 65_535:
+    if found is None or port > 65_535 or not is_encodable(found["name"] or found["number"]):
         raise ConfigError("connection.host", repr(host), "tcp://HOST:PORT to listen on, as transport is embedded")
     return found["name"] or found["number"], port

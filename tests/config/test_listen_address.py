@@ -26,7 +26,7 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int, is_loo
     "text",
     ["", ":", "9280", "127.0.0.1", ":9280", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "::1:80", "[::1]", "[]:80",
      "[::1:80", "::1]:80", "[127.0.0.1]:80", "a b:80", "http://a:80", "user@a:80", "127.0.0.1:-1", "127.0.0.1:٣",
-     f"a:{'0' * 99}", "a\n:80"],
+     f"a:{'0' * 99}", "a\n:80", "ü..b:80", f"{'ü' * 63}:80", ".a:80"],
 )  # fmt: skip
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT with a port from 0 to 65535"):
