@@ -18,7 +18,7 @@ from lbg_runtime.config.fields import (
     off_or_address,
     sendable_token,
 )
-from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.config.listen_address import ListenAddress, is_encodable
 from lbg_runtime.model.topic import subscription_fault
 
 
@@ -32,7 +32,8 @@ def _application_address(value: object) -> object:
 def _has_host(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme == "unix" or (bool(parts.hostname) and parts.port != 0)
+        host = parts.hostname or ""
+        return parts.scheme == "unix" or (host != "" and is_encodable(host) and parts.port != 0)
     except ValueError:  # the port, or the brackets
         return False
 

@@ -67,6 +67,8 @@ def test_an_application_is_on_tcp_or_a_unix_socket(written, read):
         "http://:80",
         "http://a:99999",
         "http://[a",
+        "http://ü..b:1",
+        f"http://{'ü' * 63}",
         "unix:a",
         "http://a b",
         7,
