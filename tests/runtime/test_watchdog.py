@@ -212,6 +212,21 @@ async def test_a_loop_that_is_blocked_outside_of_handlers_names_no_message(rig, 
     assert "key" not in await called
 
 
+async def test_a_message_that_was_handled_is_not_named_for_what_its_handler_has_left_behind(rig, delivery):
+    handlers, left = Handlers(), []
+
+    async def block_later():
+        await asyncio.sleep(1)
+        return told()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        left.append(asyncio.create_task(block_later()))
+
+    await handle_all(rig, delivery, handlers, ["k"])
+    assert "key" not in await left[0]
+
+
 # -- real processes on a broker of their own
 
 
