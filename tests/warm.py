@@ -29,6 +29,11 @@ import gc, json, os, signal, socket, sys
 import lbg_runtime.cli.main, lbg_runtime.cli.member, lbg_runtime.cli.log, lbg_runtime.runtime.app
 import lbg_runtime.admin.stored, lbg_runtime.config.load, lbg_runtime.metrics.tracing, lbg_runtime.runtime.session
 import lbg_runtime.broker.server.server, lbg_runtime.publisher.hashed, lbg_runtime.transport.memory.transport
+import anyio._backends._asyncio, httpcore, lbg_runtime.admin.settings, lbg_runtime.cli.group.plan_text
+# uvicorn imports it where it is installed; a copy may be one without it.
+sys.modules["watchfiles"] = None
+import lbg_runtime.broker.semp.server, lbg_runtime.dashboard.server, lbg_runtime.sidecar.sidecar, lbg_runtime.status.server
+del sys.modules["watchfiles"]
 
 lbg_runtime.cli.main.command_line()
 
