@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -130,7 +130,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         # First: at its first use Hypothesis makes a source of randomness. From Python 3.14 on, it warns if that is only
         # after this, as it finds nobody who refers to the source: what is frozen does not count.
         hypothesis.find(hypothesis.strategies.booleans(), bool)
-        gc.collect()
+        # With the little garbage among it: to look for that takes half a second.
         gc.freeze()
         gc.enable()
         # Of the time of a test that makes many objects a tenth was spent looking for garbage where there is none.
@@ -148,37 +148,26 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(autouse=True)
-def own_log(pytestconfig: pytest.Config) -> Generator[None]:
-    """A command called in this process sets the log up for its standard error, which is gone after the test.
-
-    The fixtures of a whole file come first, and may have called one: their hooks are not to stay either.
-    """
+def own_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """What a command called in this process leaves behind is gone after the test. One fixture for all of it, as every
+    test pays for each."""
     hooks = pytestconfig.stash[PYTESTS_HOOKS]
+    # The fixtures of a whole file come first, and may have called a command: their hooks are not to stay either.
     hooks.put_back()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    path, last_module = sys.path.copy(), next(reversed(sys.modules))
     yield
+    # The log has been set up for a standard error that is gone.
     structlog.reset_defaults()
     hooks.put_back()
-
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Generator[None]:
-    """A command called in this process leaves signals ignored, as what follows it is the end: not so here, nor in
-    processes that later tests start."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
+    # Signals are left ignored, as what follows a command is the end: not so here, nor in processes that are started.
     for number, handler in handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """A command called in this process imports handlers from the current folder: a later test is to find neither the
-    folder nor the modules, which may have the names of its own."""
-    path, before = sys.path.copy(), sys.modules.copy()
-    yield
+    # A later test is to find neither the folder that handlers were imported from, nor these modules, which may have the
+    # names of its own.
     sys.path[:] = path
-    for name in sys.modules.keys() - before.keys():
+    for name in [*takewhile(lambda name: name != last_module, reversed(sys.modules))]:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
