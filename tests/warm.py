@@ -32,7 +32,8 @@ import lbg_runtime.broker.server.server, lbg_runtime.publisher.hashed, lbg_runti
 import anyio._backends._asyncio, httpcore, lbg_runtime.admin.settings, lbg_runtime.cli.group.plan_text
 # uvicorn imports it where it is installed; a copy may be one without it.
 sys.modules["watchfiles"] = None
-import lbg_runtime.broker.semp.server, lbg_runtime.dashboard.server, lbg_runtime.sidecar.sidecar, lbg_runtime.status.server
+import lbg_runtime.broker.semp.server, lbg_runtime.dashboard.server, lbg_runtime.sidecar.sidecar
+import lbg_runtime.status.server
 del sys.modules["watchfiles"]
 
 lbg_runtime.cli.main.command_line()
