@@ -40,7 +40,6 @@ class ParkingLot:
         self._chance = chance
         self._dispatcher = dispatcher
         self._striping = striping
-        self._queues: dict[int, ParkedQueue] = {}
 
     async def prepare(self) -> None:
         """Make sure that the parking queues exist, and create them if members may. Raises `ConfigError` if one is
@@ -66,15 +65,13 @@ class ParkingLot:
 
     def make(self, queue_index: int, queue: QueueName) -> ParkedQueue:
         """Make the `ParkedQueue` of one queue of the group, to be connected to its flow runner."""
-        parked = self._queues[queue_index] = ParkedQueue(
-            parking_queue(self._settings.group.name, queue_index), self._chance
-        )
+        parked = ParkedQueue(parking_queue(self._settings.group.name, queue_index), self._chance)
         self._dispatcher.park_in(queue, parked)
         return parked
 
-    def connect(self, runner: FlowRunner) -> None:
-        """Connect the parked queue to the flow runner that was made with it."""
-        self._queues[runner.queue_index].connect(
+    def connect(self, parked: ParkedQueue, runner: FlowRunner) -> None:
+        """Connect a parked queue to the flow runner that was made with it."""
+        parked.connect(
             ParkingPorts(
                 queue=runner.machine.queue,
                 session=self._session,
@@ -91,7 +88,3 @@ class ParkingLot:
                 patience_s=self._settings.rebind.drain_timeout_ms / 1_000,
             )
         )
-
-    def flow_changed(self, runner: FlowRunner) -> None:
-        """Pass on that a machine has changed state."""
-        self._queues[runner.queue_index].follow(runner.machine.epoch, runner.machine.state)

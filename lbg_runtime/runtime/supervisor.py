@@ -167,6 +167,7 @@ class Supervisor:
     def _make_runner(self, queue_index: int, place: Place) -> FlowRunner:
         settings, lot = self._settings, self._parking_lot
         machine = make_machine(queue_index, place, settings, self._chance)
+        parked = None if lot is None else lot.make(queue_index, machine.queue)
         runner = FlowRunner(
             queue_index,
             machine,
@@ -176,10 +177,10 @@ class Supervisor:
             self._turns,
             self,
             QueueHooks(self._handlers.hooks, machine.queue, settings.failure.timeout_ms),
-            None if lot is None else lot.make(queue_index, machine.queue),
+            parked,
         )
-        if lot is not None:
-            lot.connect(runner)
+        if lot is not None and parked is not None:
+            lot.connect(parked, runner)
         return runner
 
     def _add_flows(self, queue_total: int) -> list[FlowRunner]:
@@ -363,8 +364,6 @@ class Supervisor:
         if self._companion is not None:
             is_kept = runner.machine.state in (FlowState.STANDBY, FlowState.ACTIVE)
             self._companion.flow_changed(runner.machine.queue, runner.machine.epoch, is_kept=is_kept)
-        if self._parking_lot is not None:
-            self._parking_lot.flow_changed(runner)
         if self._control is not None:
             self._control.flow_changed()
 

@@ -577,6 +577,8 @@ class FlowRunner:
         elif after is FlowState.DRAINING:
             self._records.changed("draining", cause)
         self._owner.flow_changed(self)
+        if self._parking is not None:
+            self._parking.follow(self.machine.epoch, after)
 
     def _watch_first_start(self, meters: MemberMeters, before: FlowState) -> None:
         queue, after = self.machine.queue, self.machine.state
