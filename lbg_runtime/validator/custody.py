@@ -4,6 +4,7 @@ A missing journal leaves only this trace: no known member held the queue, and ye
 a time is not proven to be lost.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,14 +83,16 @@ def _holdings(epochs: Epochs, tenures: Tenures, lives: Lives, layouts: Layouts) 
     handover = LONGEST_HANDOVER_MS * 1_000_000
     signs = _last_stripes(layouts)
     ends: dict[int, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(epochs.flow_is(*ENDS)).tolist():
+    ended = np.flatnonzero(epochs.flow_is(*ENDS))
+    for row in ended[np.argsort(epochs.flow_ns[ended])].tolist():
         ends[int(epochs.of_flow[row])].append(int(epochs.flow_ns[row]))
     for epoch, start in zip(tenures.epoch.tolist(), tenures.start_ns.tolist(), strict=True):
         if start == FAR_FUTURE:
             continue
         queue, journal = int(epochs.queue[epoch]), epochs.journal[epoch]
-        end = min((moment for moment in ends[epoch] if moment >= start), default=None)
-        if end is not None:
+        place = bisect_left(ends[epoch], start)
+        if place < len(ends[epoch]):
+            end = ends[epoch][place]
             # The next owner can be fed a little before the end of a release is recorded.
             sign = signs.get((int(journal), queue, int(epochs.number[epoch])), FAR_PAST)
             yield queue, start, max(end - handover, start, min(sign, end)), end + handover

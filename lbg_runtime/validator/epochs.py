@@ -14,7 +14,7 @@ from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.validator.arrow import ints, is_one_of, texts
 from lbg_runtime.validator.columns import Handlings, Lives
 from lbg_runtime.validator.schema import LOSSES
-from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
+from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense, preceding
 
 SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
 
@@ -175,14 +175,14 @@ def _broken_before_confirmed(
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
     exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
-    breaks = epochs.flow_is(*LOSSES)
-    turns = breaks | epochs.flow_is("active")
+    breaks, turns = epochs.flow_is(*LOSSES), _turns(epochs)
+    of_turn = epochs.of_flow[turns]
     epoch = epochs.of_handling[rows]
     by_epoch = np.argsort(epoch, kind="stable")
     bounds = np.flatnonzero(np.diff(epoch[by_epoch], prepend=-1))
     for group in np.split(by_epoch, bounds[1:]):
-        turn = np.flatnonzero(turns & (epochs.of_flow == epoch[group[0]]))
-        turn = turn[np.argsort(epochs.flow_ns[turn], kind="stable")]
+        begin, end = np.searchsorted(of_turn, [epoch[group[0]], epoch[group[0]] + 1])
+        turn = turns[begin:end]
         break_ns = epochs.flow_ns[turn[breaks[turn]]]
         settle = handlings.settle_ns[rows[group]]
         following = np.searchsorted(break_ns, settle)
@@ -206,10 +206,9 @@ def read_tenures(handlings: Handlings, epochs: Epochs) -> Tenures:
     start[per_epoch[epoch] > 0] = epochs.flow_ns[active]
 
     of_handling = first_tenure[epochs.of_handling]
-    for several in np.flatnonzero(per_epoch > 1).tolist():
-        chosen = np.flatnonzero(epochs.of_handling == several)
-        begins = start[first_tenure[several] : first_tenure[several] + per_epoch[several]]
-        of_handling[chosen] += np.maximum(np.searchsorted(begins, handlings.receive_ns[chosen], side="right") - 1, 0)
+    several = np.flatnonzero((per_epoch > 1)[epochs.of_handling])
+    begun = preceding(epoch, start, epochs.of_handling[several], handlings.receive_ns[several])
+    of_handling[several] = np.maximum(begun, of_handling[several])
 
     first_start = np.full(len(epoch), FAR_FUTURE, dtype=np.int64)
     last_done = np.full(len(epoch), FAR_PAST, dtype=np.int64)
@@ -234,13 +233,18 @@ def read_tenures(handlings: Handlings, epochs: Epochs) -> Tenures:
 
 def _beginnings(epochs: Epochs) -> Ints:
     """The `active` records that begin a tenure, sorted by epoch and time."""
-    turn = np.flatnonzero(epochs.flow_is("active", *LOSSES))
-    turn = turn[np.lexsort((epochs.flow_ns[turn], epochs.of_flow[turn]))]
+    turn = _turns(epochs)
     is_active = epochs.flow_is("active")[turn]
     goes_on = np.zeros(len(turn), dtype=np.bool_)
     goes_on[1:] = is_active[:-1] & (epochs.of_flow[turn][1:] == epochs.of_flow[turn][:-1])
     beginnings: Ints = turn[is_active & ~goes_on]
     return beginnings
+
+
+def _turns(epochs: Epochs) -> Ints:
+    """The records by which activity begins or is interrupted, sorted by epoch and time."""
+    turn = np.flatnonzero(epochs.flow_is("active", *LOSSES))
+    return turn[np.lexsort((epochs.flow_ns[turn], epochs.of_flow[turn]))]
 
 
 def release_causes(epochs: Epochs, lives: Lives, wanted: Ints) -> list[str]:

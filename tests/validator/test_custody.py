@@ -1,5 +1,7 @@
 """What a missing journal leaves behind: time without an owner on record, in which a loss is not proven."""
 
+import sys
+
 import pytest
 
 from lbg_runtime.validator.findings import Law, VerdictKind
@@ -164,3 +166,32 @@ def test_a_run_without_one_of_its_journals_is_never_called_lossy_or_valid(seed: 
 
         if verdict.accounts.handled_first < handled:
             assert verdict.kind is VerdictKind.UNKNOWN, (journal.header.member, verdict.reasons)
+
+
+def calls_to_judge(interruptions: int) -> int:
+    """Calls of Python functions for one member that is interrupted so often on one flow handle."""
+    run = Run()
+    life = Life(run, "a")
+    for number in range(interruptions):
+        begin_ms = 100 + 10 * number
+        life.flow("active", begin_ms).handle(number + 1, begin_ms + 1, begin_ms + 2, begin_ms + 3)
+        life.flow("inactive", begin_ms + 5)
+    life.close(200 + 10 * interruptions)
+    tables = published_at_begin(run, interruptions).tables()
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        validate(tables)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_twice_as_many_interruptions_are_twice_the_work() -> None:
+    calls_to_judge(1)
+    assert calls_to_judge(1000) < 3 * calls_to_judge(500)
