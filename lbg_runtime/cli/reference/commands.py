@@ -12,7 +12,6 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from lbg_runtime.cli.main import command_line
-from lbg_runtime.cli.reference.table import as_row
 
 _HEAD = """# Commands
 
@@ -52,6 +51,11 @@ def commands_page() -> str:
     """The whole page: a section for each command, in alphabetical order."""
     sections = (line for path, function in _commands("lbg", command_line()) for line in _section(path, function))
     return "\n".join([_HEAD, *sections])
+
+
+def as_row(*cells: str) -> str:
+    """One row of a table; whatever would end a cell early is escaped, and an empty cell has one space."""
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in (each.replace("|", "\\|") for each in cells)) + "|"
 
 
 def _commands(path: str, app: typer.Typer) -> Iterator[tuple[str, Callable[..., object]]]:

@@ -18,8 +18,7 @@ import annotated_types
 from pydantic import BaseModel, BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
-from lbg_runtime.cli.reference.commands import REQUIRED
-from lbg_runtime.cli.reference.table import as_row
+from lbg_runtime.cli.reference.commands import REQUIRED, as_row
 from lbg_runtime.config.duration import duration_text, parse_duration_ms
 from lbg_runtime.config.fields import NoneFor, off_is_none, split_hosts
 from lbg_runtime.config.listen_address import ListenAddress
