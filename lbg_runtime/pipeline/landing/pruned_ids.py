@@ -38,7 +38,6 @@ class PrunedSegment:
     high: int
     pruned_us: int
     """When it was pruned, microseconds since the epoch."""
-    content_crc: int
 
     def ids(self, end_row: int | None = None) -> pa.Array:
         """The ids that other rows may have too, of all rows or of those before row `end_row` of the lane.
@@ -48,8 +47,10 @@ class PrunedSegment:
         """
         if end_row is not None and end_row <= self.first_row:
             return pa.array([], pa.string())
-        content = self.path.read_bytes()[ENTRY_BYTES:]
-        if zlib.crc32(content) != self.content_crc:
+        raw = self.path.read_bytes()
+        content = raw[ENTRY_BYTES:]
+        # By the header that is there now: another process may have pruned it again meanwhile, and kept fewer of them.
+        if zlib.crc32(content) != _header(self.path, raw)[0]:
             raise LandingDamaged(str(self.path), "its ids have a wrong CRC", DAMAGE_REMEDY)
         found = pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
         if end_row is None or len(found) < self.rows - self.first_row:
@@ -88,7 +89,11 @@ def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
     path = Segment(folder, first_row).ids_path
     with path.open("rb") as file:
         raw = file.read(ENTRY_BYTES)
-    crc, first, rows, low, high, pruned_us = unseal_header(path, raw, _HEADER, _MAGIC, "no ids of a pruned segment")
+    _, first, rows, low, high, pruned_us = _header(path, raw)
     if first != first_row:
         raise LandingDamaged(str(path), "its name is not that of its first row", DAMAGE_REMEDY)
-    return PrunedSegment(path, first, rows, low, high, pruned_us, crc)
+    return PrunedSegment(path, first, rows, low, high, pruned_us)
+
+
+def _header(path: Path, raw: bytes) -> tuple[int, ...]:
+    return unseal_header(path, raw[:ENTRY_BYTES], _HEADER, _MAGIC, "no ids of a pruned segment")

@@ -27,6 +27,14 @@ def test_where_only_the_last_are_kept_all_of_them_are_told(tmp_path: Path, end_r
     assert read_pruned(tmp_path, 10).ids(end_row).to_pylist() == IDS[2:]
 
 
+def test_what_another_process_that_prunes_has_written_again_is_no_damage(tmp_path: Path) -> None:
+    """When it looked, the lane had more rows, and so it keeps fewer ids. A reader remembers what it has once read."""
+    write_pruned(tmp_path, 10, 14, IDS, 1)
+    known = read_pruned(tmp_path, 10)
+    write_pruned(tmp_path, 10, 14, IDS[2:], 2)
+    assert known.ids(14).to_pylist() == IDS[2:]
+
+
 @pytest.mark.parametrize("place", [-1, 0, 20], ids=["content", "mark", "header"])
 def test_a_flipped_bit_is_damage(tmp_path: Path, place: int) -> None:
     write_pruned(tmp_path, 10, 14, IDS, 1)
