@@ -11,7 +11,7 @@ from lbg_runtime.admin.fills import check_unused
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State
 from lbg_runtime.admin.plan import Create, Delete, Step, after_steps, difference, plan_delete, plan_quiet, take_step
 from lbg_runtime.admin.state import read_object
-from lbg_runtime.model.errors import GroupInUse, SempError, SempExists, SempRefused, VpnNotUp
+from lbg_runtime.model.errors import GroupInUse, MembersNotSeen, SempError, SempExists, SempRefused, VpnNotUp
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
@@ -76,7 +76,7 @@ class Creation:
                 try:
                     # If queues were already enabled, a publisher may have had messages confirmed.
                     await check_unused(self._client, self._vpn, left)
-                except (GroupInUse, VpnNotUp):
+                except (GroupInUse, MembersNotSeen, VpnNotUp):
                     await self._executor.take_back(quieting)
                     raise
                 for step in plan_delete(after_steps(left, quieting)):

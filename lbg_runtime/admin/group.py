@@ -36,6 +36,7 @@ from lbg_runtime.model.errors import (
     GroupInUse,
     GroupMissing,
     GroupRefused,
+    MembersNotSeen,
     SempError,
     SempMissing,
     UserError,
@@ -131,9 +132,10 @@ class GroupAdmin:
         """Delete everything that has one of the group's names; return what this administrator may not delete.
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was;
-        `VpnNotUp` where what the broker says of them counts for nothing. Raises `GroupMissing` if there is nothing,
-        also if somebody else has deleted it meanwhile, and `GroupRefused` if what is stored under its name cannot be
-        read, or if this administrator may not change the VPN. The next deletion continues one that was interrupted.
+        `MembersNotSeen` while the broker does not know yet who binds to queues that had messages; `VpnNotUp` where what
+        it says of them counts for nothing. Raises `GroupMissing` if there is nothing, also if somebody else has deleted
+        it meanwhile, and `GroupRefused` if what is stored under its name cannot be read, or if this administrator may
+        not change the VPN. The next deletion continues one that was interrupted.
         """
         begun: list[Step] = []
 
@@ -144,7 +146,7 @@ class GroupAdmin:
         try:
             return await self._look_and_delete(spec, begun, force=force, on_step=note)
         except (SempError, asyncio.CancelledError) as error:
-            is_as_it_was = isinstance(error, GroupInUse | VpnNotUp) and _is_quieting(begun)
+            is_as_it_was = isinstance(error, GroupInUse | MembersNotSeen | VpnNotUp) and _is_quieting(begun)
             if begun and not (is_as_it_was or isinstance(error, GroupMissing)):
                 expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
                 reason = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
@@ -155,7 +157,7 @@ class GroupAdmin:
         for looks_left in reversed(range(_LOOKS)):
             try:
                 return await self._delete_what_is_there(spec, force=force, on_step=on_step)
-            except (GroupInUse, VpnNotUp):
+            except (GroupInUse, MembersNotSeen, VpnNotUp):
                 if _is_quieting(begun):
                     await self._executor.take_back(begun)
                 raise

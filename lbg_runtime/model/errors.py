@@ -317,6 +317,22 @@ class VpnNotUp(SempError):
         self.state = state
 
 
+class MembersNotSeen(SempError):
+    """Nothing was deleted: these queues are empty and had messages, but nobody was bound since their broker counts.
+
+    So whoever took the messages was bound before the broker started or took over, and may be about to come back.
+    """
+
+    def __init__(self, queues: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{', '.join(queues)}: there were messages, and nobody has been bound to any queue of the group since the"
+            " broker started, took over or had its counts cleared, so members may be about to come back; expected"
+            " members that were seen and have left. --force deletes the group if none runs, and whatever the queues"
+            " hold"
+        )
+        self.queues = queues
+
+
 class SempRefused(SempError):
     """The broker understood and refused. Branch on `code`; `status` and `description` are for people, and may change.
 

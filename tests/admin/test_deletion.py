@@ -16,7 +16,15 @@ from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.admin.spec import read_marker
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable, VpnNotUp
+from lbg_runtime.model.errors import (
+    GroupInUse,
+    GroupMissing,
+    GroupRefused,
+    MembersNotSeen,
+    SempRefused,
+    SempUnreachable,
+    VpnNotUp,
+)
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
@@ -125,6 +133,77 @@ async def test_a_standby_is_not_believed_that_queues_are_empty(broker, client, f
             await admin.delete(SPEC)
         assert await everything(client) == before
         await admin.delete(SPEC, force=True)
+    assert broker.engine.queue_names("default") == ()
+
+
+def use_up(broker):
+    """A member takes what was published, and leaves."""
+    member = log_in(broker)
+    broker.engine.bind(member, QueueName("orders/1"))
+    publish(broker)
+    broker.engine.administration.delete_messages("default", QueueName("orders/1"))
+    broker.engine.disconnect(member)
+
+
+def take_over(broker):
+    """Count anew, as a broker does that was started again, or took over from the other one of its pair."""
+    for queue in broker.engine.queue_names("default"):
+        broker.engine.administration.clear_counts("default", queue)
+
+
+async def test_a_group_whose_members_may_still_be_on_their_way_back_is_kept(broker, client):
+    """Right behind a fail-over, no flow is bound to the queues of a group at work."""
+    admin = await create(client)
+    before = await everything(client)
+    use_up(broker)
+    take_over(broker)
+    with pytest.raises(MembersNotSeen, match=r"^orders/1: there were messages, and nobody has been bound .* --force"):
+        await admin.delete(SPEC)
+    assert await everything(client) == before
+    # One has come back, to whichever of the queues, and has left.
+    member = log_in(broker)
+    broker.engine.bind(member, QueueName("orders/0"))
+    broker.engine.disconnect(member)
+    await admin.delete(SPEC)
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_fail_over_while_a_group_is_deleted_saves_it(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    use_up(broker)
+
+    class Closing(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            answer = await inner.handle_async_request(request)
+            if request.method == "PATCH":
+                take_over(broker)
+            return answer
+
+    inner, broker.transport = broker.transport, Closing()
+    async with broker.client() as watched:
+        with pytest.raises(MembersNotSeen):
+            await GroupAdmin(watched, "default").delete(SPEC)
+    assert await everything(client) == before
+    assert (await admin.plan(SPEC)).is_clean
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+async def test_a_group_whose_members_have_left_or_that_nobody_used_is_deleted(broker, client, is_used):
+    admin = await create(client)
+    if is_used:
+        use_up(broker)
+    else:
+        take_over(broker)
+    await admin.delete(SPEC)
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_force_deletes_a_group_whose_members_were_not_seen(broker, client):
+    admin = await create(client)
+    use_up(broker)
+    take_over(broker)
+    await admin.delete(SPEC, force=True)
     assert broker.engine.queue_names("default") == ()
 
 

@@ -112,7 +112,8 @@ def delete(
         bool,
         typer.Option(
             "--force",
-            help="Delete even if members are bound, queues hold messages, which are lost, or the VPN is not up.",
+            help="Delete even if members are bound or may be about to come back, queues hold messages, which are lost, "
+            "or the VPN is not up.",
         ),
     ] = False,
     json: Json = False,
