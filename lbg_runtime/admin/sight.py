@@ -30,6 +30,8 @@ class QueueSight:
     time it was looked for."""
     rate: float | None = None
     """Messages a second that left the queue lately, settled or otherwise; None if nobody has looked twice."""
+    is_shut: bool = False
+    """Whether the broker feeds nobody and refuses binds, as the queue's egress is switched off."""
 
 
 async def insist_on_broker_of(client: SempClient, vpn: str, name: str) -> None:
@@ -65,6 +67,7 @@ async def read_sights(
             seen.number("txUnackedMsgCount"),
             seen.number("redeliveredMsgCount"),
             oldest_at_s,
+            is_shut=seen.attributes.get("egressEnabled") is False,
         )
 
     sights = zip(queues, await ask_each(queues.items(), look), strict=True)

@@ -31,8 +31,10 @@ def why(
     """
     import uvloop
 
+    from lbg_runtime.cli.group.unowned import why_unowned
     from lbg_runtime.cli.why_text import answer_lines
     from lbg_runtime.model.hashing import shard_of
+    from lbg_runtime.model.ids import QueueName
     from lbg_runtime.status.objects import found_as_object
 
     settings = group_settings(config)
@@ -60,7 +62,8 @@ def why(
     if not answers:
         raise typer.Exit(tell_nobody_heard(settings, listen_ms))
     if not holders:
-        complain(f"queue {queue} has no owner among {_members(answers, picture)}")
+        reason = why_unowned(picture, QueueName(str(queue)), answers=answers)
+        complain(f"queue {queue} has no owner among {_members(answers, picture)}: {reason}")
     elif any(answer.wait is not None for answer in holders):
         complain(f"{queue} waits for its parking queue; if no command is named above, try `lbg group verify`")
     elif not is_known:

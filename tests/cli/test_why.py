@@ -75,7 +75,18 @@ def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Heard], Re
         pytest.param(
             [OWNER], 1, "lbg: its owner has no message of key k, and has not handled one lately\n", id="not known"
         ),
-        pytest.param([replace(STANDBY, sight=KNOWN)], 1, "lbg: queue orders/1 has no owner among a\n", id="no owner"),
+        pytest.param(
+            [replace(STANDBY, sight=KNOWN)],
+            1,
+            "lbg: queue orders/1 has no owner among a: no member that was heard is bound to it\n",
+            id="nobody is bound",
+        ),
+        pytest.param(
+            [replace(STANDBY, sight=KNOWN), replace(STANDBY, flow=FlowReport(ReportedFlow.STANDBY, Epoch(3), 0))],
+            1,
+            "lbg: queue orders/1 has no owner among a: bound as standby: a; none says that the broker feeds it\n",
+            id="nobody is fed",
+        ),
         pytest.param(
             [replace(OWNER, sight=KNOWN, wait=ParkingWait(1_500, "it is not there"))],
             1,

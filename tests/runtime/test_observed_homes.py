@@ -50,7 +50,7 @@ async def test_homes_are_where_the_queues_are_and_ranks_are_who_is_bound(trial, 
         placement = derived_placement(picture, QUEUES)
         assert {queue: (placement.home(queue),) for queue in QUEUES} == dict(picture.owners)
         assert {queue: set(ranked[:2]) for queue, ranked in placement.ranks.items()} == bound(picture)
-        assert list(remarks(picture, QUEUES, {})) == []
+        assert list(remarks(picture, QUEUES, {}, None)) == []
         told = picture_as_object(picture, QUEUES, 10)
         assert told["placement"] == {queue: list(placement.ranks[queue]) for queue in QUEUES}
         for member in told["members"]:
@@ -84,7 +84,7 @@ async def test_homes_are_not_known_while_members_see_different_groups(trial, loo
         trial.sessions["c"].kill()
         picture = await look(0.5)
         assert derived_placement(picture, QUEUES) is None
-        assert [line for line in remarks(picture, QUEUES, {}) if line.startswith("homes are not known")]
+        assert [line for line in remarks(picture, QUEUES, {}, None) if line.startswith("homes are not known")]
         await asyncio.sleep(30)
         assert derived_placement(await look(), QUEUES) is not None
 

@@ -141,7 +141,7 @@ def _show(settings: "Settings", config: Path, looked: "Looked") -> None:
     are_heard = other is None and settings.is_cooperative
     fed = _fed_members(settings.group.name, sights) if are_heard and sights is not None else {}
     if picture.members or fed:
-        _print(picture, queues, fed)
+        _print(picture, queues, fed, sights)
     for name, values in otherwise_at_members(picture, ours).items():
         theirs = ", ".join(f"{value} ({', '.join(members)})" for value, members in values.items())
         print(printable(f"not as in {config}: {name}: {ours[name]} there, and {theirs}"))
@@ -279,10 +279,15 @@ def _fed_members(group: str, sights: "Sights") -> "dict[QueueName, FedMember]":
     }
 
 
-def _print(picture: "GroupPicture", queues: "Sequence[QueueName]", fed: "Mapping[QueueName, FedMember]") -> None:
+def _print(
+    picture: "GroupPicture",
+    queues: "Sequence[QueueName]",
+    fed: "Mapping[QueueName, FedMember]",
+    sights: "Sights | None",
+) -> None:
     from lbg_runtime.cli.group.text import LEGEND, picture_as_table, remarks
 
-    lines = list(remarks(picture, queues, fed))
+    lines = list(remarks(picture, queues, fed, sights))
     if picture.members:
         print_table(picture_as_table(picture, queues))
         lines.insert(0, LEGEND)

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from rich.table import Table
 
+from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.cli.group.homes import derived_placement, group_queues
+from lbg_runtime.cli.group.unowned import why_unowned
 from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
@@ -102,16 +104,25 @@ def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Tabl
     return table
 
 
-def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[QueueName, FedMember]) -> Iterator[str]:
+def remarks(
+    picture: GroupPicture,
+    queues: Sequence[QueueName],
+    fed: Mapping[QueueName, FedMember],
+    sights: Mapping[QueueName, QueueSight] | None,
+) -> Iterator[str]:
     """What someone should look at, a line each; none for a group that is well. `fed` is whom the broker feeds, as far
-    as that is known."""
+    as that is known; `sights` the group's queues on the broker, if it was asked."""
     if (striping := picture.striping) is not None and (count := striping.target) is not None:
         what = f"re-striping: from {striping.queue_count} to {count} queues is not over"
         yield f"{what}: if nobody runs it, `lbg group restripe --queues {count}` ends it"
     lacking = _without_owner(picture, queues)
     silent = {queue: fed[queue] for queue in lacking if queue in fed and fed[queue].member not in picture.members}
-    if nobodys := [queue for queue in lacking if queue not in silent]:
-        yield "no owner: " + ", ".join(nobodys)
+    nobodys: dict[str, list[QueueName]] = {}
+    for queue in lacking:
+        if queue not in silent:
+            nobodys.setdefault(why_unowned(picture, queue, sights), []).append(queue)
+    for reason, its_queues in nobodys.items():
+        yield f"no owner: {', '.join(its_queues)}: {reason}"
     for whom in dict.fromkeys(silent.values()):
         its = ", ".join(queue for queue, fed_to in silent.items() if fed_to == whom)
         yield f"fed to {whom.client}, which is not heard: {its}: `lbg group evict {whom.member}`"

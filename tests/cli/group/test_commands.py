@@ -83,14 +83,14 @@ def picture() -> GroupPicture:
 
 
 def test_what_someone_should_look_at_is_a_line_each() -> None:
-    assert list(remarks(picture(), QUEUES, {})) == [
-        "no owner: orders/2",
+    assert list(remarks(picture(), QUEUES, {}, None)) == [
+        "no owner: orders/2: no member that was heard is bound to it",
         "suspect: c, silent for a, b",
         "not heard: c, which is alive according to a, b",
         "settings disagree: group.key: 'x' (a), 'y' (b)",
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
-    assert list(remarks(GroupPicture(), [], {})) == []
+    assert list(remarks(GroupPicture(), [], {}, None)) == []
 
 
 def test_of_our_settings_those_are_told_that_members_have_otherwise() -> None:
@@ -102,14 +102,14 @@ def test_a_member_that_two_processes_claim_is_named() -> None:
     made = picture()
     beat = made.members[MemberId("b")]
     made.hear(replace(beat, header=replace(beat.header, life=Life(2, 1))))
-    assert "claimed twice: b, by more than one process" in list(remarks(made, QUEUES, {}))
+    assert "claimed twice: b, by more than one process" in list(remarks(made, QUEUES, {}, None))
 
 
 def test_a_setting_that_an_older_member_does_not_know_is_told_as_unknown() -> None:
     made = GroupPicture()
     for beat, settings in zip(picture().members.values(), ({"group.key": "x"}, {"group.hash_count": "8"}), strict=True):
         made.hear(replace(beat, settings=settings))
-    assert [line for line in remarks(made, QUEUES, {}) if line.startswith("settings disagree")] == [
+    assert [line for line in remarks(made, QUEUES, {}, None) if line.startswith("settings disagree")] == [
         "settings disagree: group.hash_count: unknown (a), '8' (b)",
         "settings disagree: group.key: 'x' (a), unknown (b)",
     ]
@@ -119,7 +119,7 @@ def test_queues_that_have_stopped_are_told_in_the_order_of_their_numbers():
     made = picture()
     queues = (QueueName("orders/10"), QueueName("orders/9"))
     made.hear(StoppedQueues(Header(GroupName("orders"), MemberId("a"), Life(1, 1), 2), QuestionId("q"), queues))
-    assert [line for line in remarks(made, QUEUES, {}) if line.startswith("has stopped")] == [
+    assert [line for line in remarks(made, QUEUES, {}, None) if line.startswith("has stopped")] == [
         "has stopped: orders/9 of a: `queue_stopped` in its log says why",
         "has stopped: orders/10 of a: `queue_stopped` in its log says why",
     ]
@@ -138,7 +138,9 @@ def test_the_versions_of_members_are_told_and_named_where_they_differ():
     ):
         header = Header(GroupName("orders"), MemberId(name), Life(1, 1), 2)
         made.hear(MemberFacts(header, QuestionId("q"), version, 0, {}))
-        assert [one for one in remarks(made, QUEUES, {}) if one.startswith("versions")] == ([line] if line else [])
+        assert [one for one in remarks(made, QUEUES, {}, None) if one.startswith("versions")] == (
+            [line] if line else []
+        )
     assert [one["version"] for one in picture_as_object(made, QUEUES, 10)["members"]] == ["0.2.0", "0.3.0"]
     assert [list(column.cells)[-1] for column in picture_as_table(made, QUEUES).columns] == [
         "version",
@@ -159,7 +161,7 @@ def test_a_re_striping_is_named_until_it_is_over() -> None:
         report = StripingReport(striping, "")
         made.hear(Heartbeat(header, MemberState.ACTIVE, 1, {}, {}, "0", report))
         told = picture_as_object(made, QUEUES, 10)["restriping"]
-        lines = [line for line in remarks(made, QUEUES, {}) if line.startswith("re-striping")]
+        lines = [line for line in remarks(made, QUEUES, {}, None) if line.startswith("re-striping")]
         if striping == Striping(7, 5):
             assert (told, lines) == (None, [])
         else:
@@ -171,16 +173,18 @@ def test_a_re_striping_is_named_until_it_is_over() -> None:
 
 def test_a_member_that_is_fed_and_not_heard_is_named_with_what_to_do() -> None:
     silent, heard = FedMember(MemberId("c"), "orders/c/vm/7"), FedMember(MemberId("a"), "orders/a/vm/8")
-    assert list(remarks(GroupPicture(), QUEUES, {QUEUES[0]: silent, QUEUES[2]: silent})) == [
-        "no owner: orders/1",
+    assert list(remarks(GroupPicture(), QUEUES, {QUEUES[0]: silent, QUEUES[2]: silent}, None)) == [
+        "no owner: orders/1: no member that was heard is bound to it",
         "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
     ]
     other = FedMember(MemberId("d"), "orders/d/vm/9")
-    assert list(remarks(GroupPicture(), QUEUES, dict(zip(QUEUES, (silent, other, silent), strict=True)))) == [
+    assert list(remarks(GroupPicture(), QUEUES, dict(zip(QUEUES, (silent, other, silent), strict=True)), None)) == [
         "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
         "fed to orders/d/vm/9, which is not heard: orders/1: `lbg group evict d`",
     ]
-    assert next(remarks(picture(), QUEUES, {QUEUES[2]: heard})) == "no owner: orders/2", "it says itself what it has"
+    assert next(remarks(picture(), QUEUES, {QUEUES[2]: heard}, None)).startswith("no owner: orders/2"), (
+        "it says itself what it has"
+    )
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "cycle"])
@@ -244,7 +248,7 @@ def test_homes_and_standbys_are_marked_where_members_agree_on_them() -> None:
     ]
     told = picture_as_object(agreed(), QUEUES, 10)
     assert told["placement"] == {"orders/0": ["a", "b"], "orders/1": ["b", "a"], "orders/2": ["a", "b"]}
-    assert list(remarks(agreed(), QUEUES, {})) == ["no owner: orders/2"]
+    assert list(remarks(agreed(), QUEUES, {}, None)) == ["no owner: orders/2: no member that was heard is bound to it"]
 
 
 def test_the_object_says_the_same() -> None:

@@ -79,7 +79,7 @@ async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
         assert told["answers"][0]["parking_wait"]["reason"] == owner.wait.reason
 
         picture = await observer.look_at_group(5)
-        told_lines = remarks(picture, [owner.queue], {})
+        told_lines = remarks(picture, [owner.queue], {}, None)
         (line,) = [line for line in told_lines if line.startswith("waits for its parking queue")]
         assert owner.queue in line
         assert line.endswith("Queue Shutdown")
