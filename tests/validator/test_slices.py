@@ -225,14 +225,33 @@ def test_a_late_message_is_found_however_long_ago_it_was_overtaken() -> None:
     ]
 
 
+def test_a_repeat_is_found_however_long_ago_the_message_was_forgotten() -> None:
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1)
+    for place, name in enumerate(["k1", "k2", "l1", "k3", "k2", "k4", "l1", "k2"]):
+        begin = 10_000 * place
+        life.handle(int(name[1]), begin + 10, begin + 20, begin + 21, key=name[0], redelivered=place == 4)
+    life.flow("draining", 100_000).flow("released", 100_001).close(200_000)
+    tables = run.tables()
+
+    found = with_witnesses(one_by_one(tables).finish(nothing_more(tables)), tables)
+
+    assert judge([found], tables.journals, tables.ledgers) == validate(tables)
+    assert (found.counts[Law.DUPLICATE_WITHOUT_FAULT], found.counts[Law.DUPLICATE_UNFLAGGED]) == (3, 2)
+
+
 def test_what_is_carried_does_not_grow_with_the_handlings() -> None:
     run = Run()
     life = Life(run, "a").flow("bound", 0).flow("active", 1)
-    for seq in range(1, 51):
-        life.handle(seq, 10_000 * seq, 10_000 * seq + 10, 10_000 * seq + 11)
-    life.flow("draining", 900_000).flow("released", 900_001).close(1_000_000)
+    for number in range(100):
+        begin = 10_000 * number
+        life.handle(number // 2 + 1, begin + 10, begin + 20, begin + 21, key="kl"[number % 2])
+    life.flow("draining", 1_900_000).flow("released", 1_900_001).close(2_000_000)
 
-    assert one_by_one(published(run, 50).tables()).carried <= 4
+    sliced = one_by_one(run.tables())
+
+    assert sliced.carried <= 5
+    assert sliced._past.handled.num_rows == 2
 
 
 @pytest.mark.parametrize("ahead_s", [-5_000, 5_000])
