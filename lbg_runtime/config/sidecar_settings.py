@@ -23,7 +23,7 @@ from lbg_runtime.model.topic import subscription_fault
 
 
 def _application_address(value: object) -> object:
-    pattern = r"https?://[^\s/@?#]+(/[^\s?#]*)?|unix:/[^\s?#]+"
+    pattern = r"https?://[^\s/@?#\\]+(/[^\s?#]*)?|unix:/[^\s?#]+"
     if not isinstance(value, str) or re.fullmatch(pattern, value) is None or not _has_host(value):
         raise ValueError("an address such as http://127.0.0.1:3000 or unix:/run/application.sock")
     return value.rstrip("/")

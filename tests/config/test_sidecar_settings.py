@@ -69,6 +69,8 @@ def test_an_application_is_on_tcp_or_a_unix_socket(written, read):
         "http://[a",
         "http://ü..b:1",
         f"http://{'ü' * 63}",
+        f"http://{'a' * 64}:3000",
+        "http://a\\b:3000",
         "unix:a",
         "http://a b",
         7,
