@@ -9,6 +9,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -57,6 +59,7 @@ LONGEST_FIRST = (
     "tests/sim/",
     "tests/dashboard/test_page.py",
     "tests/testing/test_pytest_plugin.py",
+    "tests/test_typed_users.py",
     "tests/sidecar/test_end_to_end.py",
     "tests/pipeline/spark/",
     "tests/transport/",
@@ -102,6 +105,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for file in sorted(shares, key=shares.__getitem__) for item in files[file]]
 
 
+def import_share(config: pytest.Config) -> None:
+    """Import the test modules of this worker's share that were not imported before, as from a fresh clone: pytest then
+    rewrites their assertions, which takes as long as all else of the collection, and which each worker did for all."""
+    if (worker := getattr(config, "workerinput", None)) is None:
+        return
+    root, kept = Path(__file__).parents[1], f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    share = sorted(root.glob("tests/**/test_*.py"))[number::count]
+    new = [path for path in share if not (path.parent / "__pycache__" / f"{path.stem}.{kept}").exists()]
+    # Some say what else is to be rewritten before it is imported.
+    for path in [*root.glob("tests/**/conftest.py"), *new] if new else ():
+        # What is wrong with one is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(root).with_suffix("").parts))
+
+
 class Hooks(NamedTuple):
     """What Python calls with what nobody has caught."""
 
@@ -125,6 +144,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     while they come, which takes a sixth of the time."""
     gc.disable()
     try:
+        import_share(session.config)
         return (yield)
     finally:
         # First: at its first use Hypothesis makes a source of randomness. From Python 3.14 on, it warns if that is only
