@@ -112,7 +112,6 @@ def _summary(
 ) -> dict[str, object]:
     import os
 
-    from lbg_runtime.core.roles import static_place
     from lbg_runtime.runtime.app import shape_warnings
     from lbg_runtime.runtime.handlers.registry import mqtt_warnings
     from lbg_runtime.transport.solace.fast import compiled
@@ -140,7 +139,7 @@ def _summary(
         name = name.removesuffix(own) + "-PID" if name.endswith(own) else name
         member: dict[str, object] = {"name": name, "mode": settings.membership.mode.value}
         if (place := membership.place) is not None:
-            at_home = [q for q in range(group.queue_count) if static_place(q, place.index, place.count).rank == 0]
+            at_home = [q for q in range(group.queue_count) if place.on(q).rank == 0]
             member |= {"index": place.index, "count": place.count, "primary_queues": at_home}
         summary["member"] = member
         summary["warnings"] = [

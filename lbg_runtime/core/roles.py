@@ -43,20 +43,25 @@ class Place:
         return f"standby {self.rank}" if self.rank else "home"
 
 
-def static_place(queue_index: int, member_index: int, member_count: int) -> Place:
-    """The place of member `member_index` of `member_count` on a queue: at home if queue mod count = index.
+@dataclass(frozen=True, slots=True)
+class CountedPlace:
+    """A member's place among counted ones, which need not all be running. Raises `UserError` for an index outside the
+    count."""
 
-    Source: "sticky load balancing" as Solace describes it. Members need not all be running: a queue whose home is away
-    is held by a standby, which gives way from time to time. The other members are standbys of ranks 1 to count - 1.
-    Raises `UserError` for an index that is out of range for the count.
-    """
-    check_membership(member_index, member_count)
-    return Place((queue_index - member_index) % member_count, gives_way=True)
+    index: int
+    count: int
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UserError("membership.count", str(self.count), "at least 1 member")
+        if not 0 <= self.index < self.count:
+            expected = f"0 to {self.count - 1}, for {self.count} members"
+            raise UserError("membership.index", str(self.index), expected)
 
-def check_membership(member_index: int, member_count: int) -> None:
-    """Raise `UserError` unless 0 <= member_index < member_count."""
-    if member_count < 1:
-        raise UserError("membership.count", str(member_count), "at least 1 member")
-    if not 0 <= member_index < member_count:
-        raise UserError("membership.index", str(member_index), f"0 to {member_count - 1}, for {member_count} members")
+    def on(self, queue_index: int) -> Place:
+        """The place on a queue: at home if queue mod count = index, else a standby of rank 1 to count - 1.
+
+        Source: "sticky load balancing" as Solace describes it. A queue whose home is away is held by a standby, which
+        gives way from time to time.
+        """
+        return Place((queue_index - self.index) % self.count, gives_way=True)

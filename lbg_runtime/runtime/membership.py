@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lbg_runtime.config.settings import MembershipMode, MembershipSettings, Settings
-from lbg_runtime.core.roles import check_membership
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.whole import whole_number
@@ -18,17 +18,6 @@ ID_VARIABLE = "LBG_MEMBER_ID"
 
 _ORDINAL = re.compile(r".*-([0-9]{1,6})")
 _ID = re.compile(r"[\w.:-]{1,100}")
-
-
-@dataclass(frozen=True, slots=True)
-class CountedPlace:
-    """A member's place among counted ones. Raises `UserError` for an index outside the count."""
-
-    index: int
-    count: int
-
-    def __post_init__(self) -> None:
-        check_membership(self.index, self.count)
 
 
 @dataclass(frozen=True, slots=True)

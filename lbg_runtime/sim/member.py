@@ -42,7 +42,7 @@ from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.lanes import Lane, LaneKey
 from lbg_runtime.core.restripe.records import record_prefix
-from lbg_runtime.core.roles import Place, static_place
+from lbg_runtime.core.roles import CountedPlace, Place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
@@ -154,8 +154,9 @@ class SimMember:
         self._parts = parts
         self._on_superseded = on_superseded
         is_cooperative = settings.mode is RebindMode.COOPERATIVE
+        counted = CountedPlace(start.index, settings.planned_members)
         self._places = {
-            queue: AWAY if is_cooperative else static_place(queue_index, start.index, settings.planned_members)
+            queue: AWAY if is_cooperative else counted.on(queue_index)
             for queue_index, queue in enumerate(map(broker.shape.queue_name, range(queue_count)))
         }
         self._dispatched: set[tuple[QueueName, Epoch, DeliveryId]] = set()

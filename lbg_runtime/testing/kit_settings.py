@@ -6,12 +6,13 @@ from types import ModuleType
 
 from lbg_runtime.config.load import load_settings, parse_settings
 from lbg_runtime.config.settings import GroupBackend, MembershipMode, Provision, Settings
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.errors import HandlerError, UserError
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.loading import load_handlers
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.runtime.membership import CountedPlace, Membership, counted_member
+from lbg_runtime.runtime.membership import Membership, counted_member
 
 Sections = Mapping[str, object]
 """Each of them is a mapping. To mypy, a dictionary of sections that differ in their types is one of objects."""

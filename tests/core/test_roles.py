@@ -1,13 +1,13 @@
 import pytest
 
-from lbg_runtime.core.roles import Place, Role, static_place
+from lbg_runtime.core.roles import CountedPlace, Place, Role
 from lbg_runtime.model.errors import UserError
 
 
 def test_each_queue_has_one_home_and_every_other_member_as_a_standby() -> None:
     for member_count in range(1, 9):
         for queue_index in range(20):
-            places = [static_place(queue_index, member, member_count) for member in range(member_count)]
+            places = [CountedPlace(member, member_count).on(queue_index) for member in range(member_count)]
             assert sorted(place.rank for place in places if place.rank is not None) == list(range(member_count))
             assert places[queue_index % member_count] == Place(0, gives_way=True)
             assert all(place.gives_way for place in places)
@@ -16,7 +16,7 @@ def test_each_queue_has_one_home_and_every_other_member_as_a_standby() -> None:
 @pytest.mark.parametrize(("index", "count"), [(-1, 3), (3, 3), (0, 0), (0, -1)])
 def test_an_index_outside_the_count_is_a_users_mistake(index: int, count: int) -> None:
     with pytest.raises(UserError, match="membership"):
-        static_place(0, index, count)
+        CountedPlace(index, count)
 
 
 def test_only_home_is_primary_in_the_journal() -> None:

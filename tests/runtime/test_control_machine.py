@@ -3,9 +3,10 @@
 import pytest
 
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.control_machine import pins, settings_alike
-from lbg_runtime.runtime.membership import CountedPlace, Membership
+from lbg_runtime.runtime.membership import Membership
 
 GROUP = {"name": "orders", "hash_prefix": "hash", "hash_count": 12, "queue_count": 3}
 SETTINGS = Settings.model_validate({"group": GROUP})

@@ -3,8 +3,9 @@
 import pytest
 
 from lbg_runtime.config.settings import MembershipSettings
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.runtime.membership import CountedPlace, find_membership
+from lbg_runtime.runtime.membership import find_membership
 
 
 def _find(settings=None, environ=None, host="host", queues=8, **arguments):

@@ -11,8 +11,8 @@ from lbg_runtime import App, Handlers
 from lbg_runtime.admin.stored import Difference
 from lbg_runtime.cli.run import run
 from lbg_runtime.config.load import parse_settings
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.errors import ConfigError, UserError
-from lbg_runtime.runtime.membership import CountedPlace
 from lbg_runtime.sidecar.sidecar import sidecar_app
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}

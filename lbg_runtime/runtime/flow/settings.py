@@ -7,7 +7,7 @@ from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import record_prefix
-from lbg_runtime.core.roles import Place, static_place
+from lbg_runtime.core.roles import Place
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.membership import Membership
 
@@ -29,7 +29,7 @@ def first_place(queue_index: int, membership: Membership, settings: Settings) ->
     if settings.group.backend is GroupBackend.PARTITIONED:
         return ON_SHARED_QUEUE
     if settings.rebind.mode is RebindMode.CYCLE and membership.place is not None:
-        return static_place(queue_index, membership.place.index, membership.place.count)
+        return membership.place.on(queue_index)
     return AWAY
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.core.roles import CountedPlace
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, QueueName
@@ -29,7 +30,6 @@ from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.runtime.membership import CountedPlace
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
