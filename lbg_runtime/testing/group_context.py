@@ -122,7 +122,7 @@ class GroupContext:
         with self._surroundings:
             # To its end, whoever is cancelled: the loop's runner would wait for members that stay frozen. It is bounded
             # in virtual time.
-            await wait_to_the_end(asyncio.ensure_future(self._group.close()))
+            await wait_to_the_end(self._group.close())
 
 
 def _joined(failure: BaseException | None, own: BaseException, what: str, lines: Sequence[str]) -> BaseException:

@@ -1,6 +1,7 @@
 """Waiting for what must come to its end, whoever is cancelled meanwhile."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TypeVar
 
 import anyio
@@ -8,8 +9,10 @@ import anyio
 Result = TypeVar("Result")
 
 
-async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:
-    """Return the result of `future`, waiting through any cancellation; a cancellation is raised when it has ended."""
+async def wait_to_the_end(awaited: Awaitable[Result]) -> Result:
+    """Return the result of a future, or of a coroutine in a task of its own, waiting through any cancellation; a
+    cancellation is raised when it has ended."""
+    future = asyncio.ensure_future(awaited)
     cancellation: asyncio.CancelledError | None = None
     # The scope holds off anyio's cancellations, repeated on every turn; the loop below absorbs asyncio's own.
     with anyio.CancelScope(shield=True):

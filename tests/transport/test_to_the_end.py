@@ -27,6 +27,6 @@ async def test_a_cancellation_is_raised_at_the_end_whatever_that_is(fails: bool)
 
 async def test_a_cancelled_scope_of_anyio_waits_as_well() -> None:
     with anyio.move_on_after(1) as scope:
-        assert await wait_to_the_end(asyncio.ensure_future(asyncio.sleep(5, "the result"))) == "the result"
+        assert await wait_to_the_end(asyncio.sleep(5, "the result")) == "the result"
     assert asyncio.get_running_loop().time() >= 5
     assert scope.cancel_called

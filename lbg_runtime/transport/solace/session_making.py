@@ -77,7 +77,7 @@ class SessionMaking:
         )
         async with AsyncExitStack() as undo:
             # Whatever goes wrong from here on: the session would stay connected, and nobody would have it.
-            undo.push_async_callback(self._abandon, beginning, connecting)
+            undo.push_async_callback(lambda: wait_to_the_end(self._end_half_made(beginning, connecting)))
             # Not before `_fallen`: if the connection is lost meanwhile, the error of the step says best why.
             session = await self._done_before(self._unwanted, beginning)
             # During an outage, this was seen to wait for its end.
@@ -96,11 +96,8 @@ class SessionMaking:
             raise ConnectFailed(self._settings.host_list, unwanted.result(), permanent=self._unwanted.done())
         return step.result()
 
-    async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        """End a session that is being made, even if the caller is cancelled; returns when `until_cut` would."""
-        await wait_to_the_end(asyncio.ensure_future(self._end_half_made(beginning, connecting)))
-
     async def _end_half_made(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
+        """End a session that is being made; returns when `until_cut` would."""
         # By itself the client would go on connecting until its timeout.
         while not beginning.done():
             # Again and again, as the connect may only have been about to begin.

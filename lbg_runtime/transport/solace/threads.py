@@ -58,4 +58,4 @@ class ControlThreads:
         """
         self.refuse_more()
         for future in tuple(self._under_way):
-            await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))
+            await wait_to_the_end(asyncio.wait([future]))

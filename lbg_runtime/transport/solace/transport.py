@@ -192,7 +192,7 @@ class SolaceTransport:
             session.fail_all(CLOSED)
         for message, future in self._held:
             answer(future, PublishFailed(message.topic, CLOSED))
-        await wait_to_the_end(asyncio.ensure_future(self._end_all(session, tasks)))
+        await wait_to_the_end(self._end_all(session, tasks))
 
     async def _end_all(self, session: "SolaceSession | None", tasks: "Sequence[asyncio.Task[None]]") -> None:
         try:
