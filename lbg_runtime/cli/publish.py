@@ -26,8 +26,9 @@ from lbg_runtime.cli.options import (
 )
 from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.keys import KeySource, is_sendable
+from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_PROPERTIES, PARTITION_KEY_PROPERTY
+from lbg_runtime.model.sendable import is_sendable
 from lbg_runtime.runtime.stop import StopCause, starting_parent
 
 if TYPE_CHECKING:

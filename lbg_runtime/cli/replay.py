@@ -15,7 +15,7 @@ from lbg_runtime.cli.landing import Directory, readable, time_text
 from lbg_runtime.cli.options import Config, Json, Ledger, complain, insist_on_finite, print_json
 from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import LbgError, UserError
-from lbg_runtime.model.keys import is_sendable
+from lbg_runtime.model.sendable import is_sendable
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.runtime.stop import StopCause
 

@@ -35,8 +35,8 @@ from lbg_runtime.journal.reader import (
     read_blocks,
 )
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.record import FILE_SUFFIXES, FileKind
+from lbg_runtime.model.sendable import is_sendable
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import (
     CONFIRMED,

@@ -12,8 +12,8 @@ from typing import Protocol
 import orjson
 import structlog
 
-from lbg_runtime.model.keys import as_sendable
 from lbg_runtime.model.record import LONGEST_LINE_BYTES, CloseRecord, Record, StatusRecord
+from lbg_runtime.model.sendable import as_sendable
 
 _log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ from enum import Enum
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, PropertyValue
 from lbg_runtime.model.nesting import is_nested_too_deep
+from lbg_runtime.model.sendable import is_sendable
 
 _LEVEL = re.compile(r"[0-9]{1,3}")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -88,20 +88,6 @@ def _as_key(value: object) -> str | None:
 
 def _sendable(key: str | None) -> str | None:
     return key if key is not None and is_sendable(key) else None
-
-
-def is_sendable(text: str) -> bool:
-    """Whether a property, topic or record can hold the text: JSON and command lines can contain lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def as_sendable(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate, which no UTF-8 can hold."""
-    return text if is_sendable(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def _follow_pointer(payload: bytes, pointer: str) -> object:

@@ -1,8 +1,9 @@
-"""Checks whether a message can be published at all, with the same answer for every transport.
+"""Checks whether a message, or a text of it, can be published at all, with the same answer for every transport.
 
 The limits are those of the official client, so a test with the memory transport refuses what a real one would refuse.
 """
 
+import re
 from collections.abc import Mapping
 
 from lbg_runtime.model.errors import MessageUnsendable
@@ -20,6 +21,23 @@ LARGEST_MESSAGE_BYTES = 30_000_000
 _FRAME_BYTES = 64
 _ITEM_BYTES = 12
 """The most that the client adds to a message, and to a name or value of a property; a number fits in as well."""
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def is_sendable(text: str) -> bool:
+    """Whether UTF-8 can hold the text, and so a record, topic or property: JSON and command lines can contain lone
+    surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_sendable(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which no UTF-8 can hold."""
+    return text if is_sendable(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def check_sendable(message: Message) -> None:
@@ -118,11 +136,8 @@ def _text_fault(text: object) -> str | None:
         return f"must be a str, and is {_article(text)}"
     if "\0" in text:
         return "must not contain NUL: the client library would truncate it"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return "must not contain half of a surrogate pair"
+    if not text.isascii() and not is_sendable(text):
+        return "must not contain half of a surrogate pair"
     return None
 
 

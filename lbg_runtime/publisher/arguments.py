@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.keys import KeySource, is_sendable
+from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_PROPERTIES, PropertyValue, as_payload
+from lbg_runtime.model.sendable import is_sendable
 
 
 def as_text(where: str, value: object) -> str:

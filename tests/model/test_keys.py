@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.keys import PARTITION_KEY, KeyOrigin, KeySource, as_sendable
+from lbg_runtime.model.keys import PARTITION_KEY, KeyOrigin, KeySource
 from lbg_runtime.model.message import PropertyValue
 
 
@@ -83,11 +83,6 @@ def test_a_publishers_value_of_a_class_of_its_own_is_the_key_that_members_read()
     keys = [extract("property:p", properties={"p": value}) for value in (Text.RED, Number.SEVEN)]
     assert keys == ["red", "7"]
     assert [type(key) for key in keys] == [str, str]
-
-
-def test_a_text_that_utf8_cannot_hold_can_be_made_one_that_it_can() -> None:
-    assert as_sendable("a\ud800\udfffb") == "a\ufffd\ufffdb"
-    assert as_sendable("\U0001f600ü") == "\U0001f600ü"
 
 
 def test_a_missing_property_is_no_key() -> None:

@@ -4,7 +4,14 @@ import pytest
 
 from lbg_runtime.model.errors import MessageUnsendable, PublishRefused, TerminalFailure
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message
-from lbg_runtime.model.sendable import LARGEST_INT64, LARGEST_MESSAGE_BYTES, check_sendable, fault_of, size_bound
+from lbg_runtime.model.sendable import (
+    LARGEST_INT64,
+    LARGEST_MESSAGE_BYTES,
+    as_sendable,
+    check_sendable,
+    fault_of,
+    size_bound,
+)
 from lbg_runtime.testing.conformance_sendable import SENDABLE, UNSENDABLE
 
 
@@ -38,3 +45,8 @@ def test_every_time_of_64_bits_can_be_sent():
         assert fault_of(Message("t", b"", sent_at_ms=sent_at_ms)) is None
     for sent_at_ms in (-LARGEST_INT64 - 2, LARGEST_INT64 + 1):
         assert fault_of(Message("t", b"", sent_at_ms=sent_at_ms)) is not None
+
+
+def test_a_text_that_utf8_cannot_hold_can_be_made_one_that_it_can():
+    assert as_sendable("a\ud800\udfffb") == "a\ufffd\ufffdb"
+    assert as_sendable("\U0001f600ü") == "\U0001f600ü"

@@ -8,8 +8,8 @@ process.
 from ctypes import c_char_p, c_void_p, string_at
 from typing import Any
 
-from lbg_runtime.model.keys import as_sendable
 from lbg_runtime.model.message import PropertyValue
+from lbg_runtime.model.sendable import as_sendable
 from lbg_runtime.transport.solace.library import (
     SOLCLIENT_EOS,
     SOLCLIENT_NOT_FOUND,
