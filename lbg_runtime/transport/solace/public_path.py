@@ -10,11 +10,8 @@ from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_delivery
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import InboundMessage, MessageHandler
-from lbg_runtime.transport.solace.receive_path import PathOwner
+from lbg_runtime.transport.solace.receive_path import NOT_TAKEN, TAKEN, PathOwner
 from lbg_runtime.transport.solace.trace_context import TraceContexts
-
-_NOT_TAKEN, _TAKEN = 0, 1
-"""The answers of a message callback: they say who frees the message from then on."""
 
 
 class PublicPath:
@@ -67,14 +64,14 @@ class PublicPath:
 
         def on_message(flow: Any, message: int, user: Any) -> int:
             if self._is_broken:
-                return _NOT_TAKEN
+                return NOT_TAKEN
             try:
                 answer: int = take(flow, message, user)
             except Exception as error:  # noqa: BLE001 - only C is above, which would go on with the next message
                 self._is_broken = True
                 self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
                 # The client's object of the message, even half made, frees it.
-                return _TAKEN
+                return TAKEN
             return answer
 
         return on_message

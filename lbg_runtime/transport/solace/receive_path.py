@@ -8,6 +8,9 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 
+NOT_TAKEN, TAKEN = 0, 1
+"""The answers of a message callback to the client's library: they say who frees the message from then on."""
+
 
 class PathOwner(Protocol):
     """The flow handle as its receive path sees it. All methods are called on the loop's thread."""

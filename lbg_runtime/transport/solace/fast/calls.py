@@ -15,7 +15,6 @@ from ctypes import (
     Structure,
     addressof,
     c_bool,
-    c_char_p,
     c_int,
     c_uint32,
     c_uint64,
@@ -30,16 +29,8 @@ from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.library import CORE
 
-OK = 0
-END = 4
-NOT_FOUND = 5
-
 ACCEPTED = c_int(0)
 """The outcome for `settle`."""
-
-NOT_TAKEN = 0
-TAKEN = 1
-"""The answers of a message callback: they say who owns the message from then on, and must free it."""
 
 _INTERPRETER = PyDLL(pythonapi._name, handle=pythonapi._handle)
 
@@ -48,12 +39,6 @@ pin: Any = _INTERPRETER["PyGILState_Ensure"]
 
 Accept = Callable[[DeliveryId], int]
 """Returns the library's code."""
-
-
-class Destination(Structure):
-    """The C structure for the destination of a message."""
-
-    _fields_ = (("kind", c_int), ("name", c_char_p))
 
 
 class Buffer(Structure):

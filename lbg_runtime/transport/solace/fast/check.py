@@ -32,9 +32,9 @@ from lbg_runtime.model.message import (
     Message,
 )
 from lbg_runtime.smf.contents import relay_of
-from lbg_runtime.transport.solace.fast.calls import OK, Buffer, FastCalls
+from lbg_runtime.transport.solace.fast.calls import Buffer, FastCalls
 from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
-from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
+from lbg_runtime.transport.solace.library import CORE, SOLCLIENT_OK, START_METHOD, PersistentReceiver
 
 KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
 """The names that the Python layer and the C library below it give themselves. Both, as the C library need not be the
@@ -81,7 +81,7 @@ def _interpreter() -> str | None:
 
 def _client() -> str | None:
     found: Any = POINTER(_Version)()
-    if CORE.solClient_version_get(byref(found)) != OK:
+    if CORE.solClient_version_get(byref(found)) != SOLCLIENT_OK:
         return "the client does not tell its version"
     name = (found.contents.version or b"").decode(errors="replace")
     return None if name in KNOWN_CLIENTS else f"the client is {name!r}"
@@ -123,6 +123,6 @@ def native_message(frame: bytes) -> int:
     """
     memory = create_string_buffer(frame, len(frame))
     buffer, message = Buffer(addressof(memory), len(frame)), c_void_p()
-    if CORE.solClient_msg_decodeFromSmf(byref(buffer), byref(message)) != OK or not message.value:
+    if CORE.solClient_msg_decodeFromSmf(byref(buffer), byref(message)) != SOLCLIENT_OK or not message.value:
         raise TransportError("the client makes no message of a frame")
     return message.value

@@ -19,13 +19,13 @@ from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.transport.solace.fast import compiled
-from lbg_runtime.transport.solace.fast.calls import NOT_TAKEN, OK, TAKEN, Accept, FastCalls
+from lbg_runtime.transport.solace.fast.calls import Accept, FastCalls
 from lbg_runtime.transport.solace.fast.gathering import Gathering
 from lbg_runtime.transport.solace.fast.reader import ReadMessage
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
-from lbg_runtime.transport.solace.library import PersistentReceiver
-from lbg_runtime.transport.solace.receive_path import PathOwner
+from lbg_runtime.transport.solace.library import SOLCLIENT_OK, PersistentReceiver
+from lbg_runtime.transport.solace.receive_path import NOT_TAKEN, TAKEN, PathOwner
 
 PATIENCE_S = 0.25
 """The longest wait of the network thread for the loop; far less than the broker's keep-alive timeout."""
@@ -163,7 +163,7 @@ class FastPath:
 
     def accept(self, delivery_id: DeliveryId) -> bool:
         """See `ReceivePath.accept`."""
-        if self._accept is None or self._accept(delivery_id) != OK:
+        if self._accept is None or self._accept(delivery_id) != SOLCLIENT_OK:
             return False
         self._settled += 1
         if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:

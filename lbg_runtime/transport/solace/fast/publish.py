@@ -20,12 +20,11 @@ from typing import Any
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import answer
-from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK, PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import Hear, build_heard
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage
 from lbg_runtime.transport.solace.inbox import Inbox
-from lbg_runtime.transport.solace.library import get_last_error_info
+from lbg_runtime.transport.solace.library import SOLCLIENT_OK, get_last_error_info
 from lbg_runtime.transport.solace.publisher import SolacePublisher
 from lbg_runtime.transport.solace.trace_context import TraceContexts
 
@@ -204,7 +203,7 @@ class FastPublisher(SolacePublisher):
         self._taken.value = 0
         # Without a session, messages wait for `fail_all`, which is about to be called.
         code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
-        self._untaken = 0 if code == OK else len(batch) - self._taken.value
+        self._untaken = 0 if code == SOLCLIENT_OK else len(batch) - self._taken.value
         if not self._untaken:
             return True
         left = batch[-self._untaken :]
@@ -266,7 +265,7 @@ class FastPublisher(SolacePublisher):
         # Some may be left from an attempt that failed.
         for index in range(len(self._natives), BATCH):
             native = c_void_p()
-            if self._calls.alloc(byref(native)) != OK:
+            if self._calls.alloc(byref(native)) != SOLCLIENT_OK:
                 raise MemoryError("the client makes no message")
             self._natives.append(native)
             self._batch[index] = native.value

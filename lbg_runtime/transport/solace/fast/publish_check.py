@@ -20,13 +20,13 @@ from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_f
 from lbg_runtime.smf.message import PERSISTENT, read_published
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import subcode_and_reason
-from lbg_runtime.transport.solace.fast.calls import OK, Buffer
+from lbg_runtime.transport.solace.fast.calls import Buffer
 from lbg_runtime.transport.solace.fast.check import SAMPLE
 from lbg_runtime.transport.solace.fast.compiled_writer import writer_of
 from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, WINDOW
 from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import CONFIRM_MODE, MANY_AT_ONCE, build_heard
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, MessagingService
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, SOLCLIENT_OK, MessagingService
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 _NOWHERE = SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="check")
@@ -98,14 +98,14 @@ def _functions() -> str | None:
         return f"the client or the interpreter lacks a function: {error}"
     write = writer_of(calls)
     pointer = c_void_p()
-    if calls.alloc(byref(pointer)) != OK:
+    if calls.alloc(byref(pointer)) != SOLCLIENT_OK:
         return "the client makes no message"
     try:
         # The same native message each time, as in real use: nothing of one message may remain in the next.
         for message in (SAMPLE, _USUAL, _BARE):
             write(pointer, message, 0)
             buffer, block = Buffer(), c_void_p()
-            if encode(pointer, byref(buffer), byref(block)) != OK:
+            if encode(pointer, byref(buffer), byref(block)) != SOLCLIENT_OK:
                 return "the client makes no frame of a message"
             try:
                 if not _is_frame_of(message, string_at(buffer.address, buffer.size)):

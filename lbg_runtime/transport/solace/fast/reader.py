@@ -33,9 +33,17 @@ from lbg_runtime.model.message import (
     MessageDraft,
     PropertyValue,
 )
-from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, Destination, FastCalls
+from lbg_runtime.transport.solace.fast.calls import FastCalls
 from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, headers_of, is_text, unwrap_text
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, PubSubPlusClientError, get_last_error_info
+from lbg_runtime.transport.solace.library import (
+    CLIENT_ERRORS,
+    SOLCLIENT_EOS,
+    SOLCLIENT_NOT_FOUND,
+    Destination,
+    Field,
+    PubSubPlusClientError,
+    get_last_error_info,
+)
 from lbg_runtime.transport.solace.properties import INT64, STRING, add_property, text_of
 from lbg_runtime.transport.solace.trace_context import TraceContexts
 
@@ -103,7 +111,7 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
     to_sequence_number, to_priority = byref(sequence_number), byref(priority)
     field_bytes, destination_bytes = c_size_t(sizeof(field)), c_size_t(sizeof(destination))
 
-    # A successful call returns `OK`, which is zero, and so false.
+    # A successful call returns `SOLCLIENT_OK`, which is zero, and so false.
 
     def read_headers() -> Headers:
         its_id = None if get_correlation_id(message, to_correlation_id) else text_of(correlation_id.value)
@@ -128,11 +136,11 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
                         properties[text_of(name.value)] = integer.value
                     else:
                         add_property(properties, text_of(name.value), field)
-                if code != END:
+                if code != SOLCLIENT_EOS:
                     raise get_last_error_info(code, "read properties")
                 # As `read_properties` does; here, so that it is looked up only once.
                 properties.pop("", None)
-            elif code != NOT_FOUND:
+            elif code != SOLCLIENT_NOT_FOUND:
                 raise get_last_error_info(code, "read properties")
             if traces is not None:
                 traces.add_to(properties, message)
@@ -144,7 +152,7 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
                 if payload and payload[0] >> 2 == TEXT_TAG:
                     payload = read_foreign_payload(calls, message, payload, is_ours=True)
                 draft.payload = payload
-            elif not code or code == NOT_FOUND:
+            elif not code or code == SOLCLIENT_NOT_FOUND:
                 attachment = None if code else bytes_at(address, size)
                 is_ours = PUBLISHER_PROPERTY in properties
                 draft.payload = read_foreign_payload(calls, message, attachment, is_ours=is_ours)
@@ -152,8 +160,8 @@ def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> Rea
                 raise get_last_error_info(code, "read payload")
 
             if not (code := get_destination(message, to_destination, destination_bytes)):
-                draft.topic = text_of(destination.name)
-            elif code == NOT_FOUND:
+                draft.topic = text_of(destination.dest)
+            elif code == SOLCLIENT_NOT_FOUND:
                 draft.topic = ""
             else:
                 raise get_last_error_info(code, "read destination")
@@ -194,7 +202,7 @@ def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes 
     """
     address, size = c_void_p(), c_uint32()
     code = calls.xml(message, byref(address), byref(size))
-    if code == NOT_FOUND:
+    if code == SOLCLIENT_NOT_FOUND:
         payload = attachment or b""
     elif code:
         raise get_last_error_info(code, "read payload")

@@ -38,9 +38,8 @@ from lbg_runtime.model.sendable import (
 )
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.transport.solace.errors import subcode_and_reason
-from lbg_runtime.transport.solace.fast.calls import Destination
 from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
-from lbg_runtime.transport.solace.library import get_last_error_info
+from lbg_runtime.transport.solace.library import Destination, get_last_error_info
 
 TAG_BYTES = 32
 """How much memory at a tag's address belongs to the tag. The client's Python layer reads 17 bytes at any tag. It is not
@@ -77,12 +76,12 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     add_string, add_int64 = calls.add_string, calls.add_int64
     known_name = _NAMES.get
 
-    # Destination type 0 is a topic.
-    destination, integer, properties, tag = Destination(0, None), c_int64(), c_void_p(), c_void_p()
+    # Its type, 0, is that of a topic.
+    destination, integer, properties, tag = Destination(), c_int64(), c_void_p(), c_void_p()
     to_destination, to_properties = byref(destination), byref(properties)
     destination_bytes, tag_bytes = c_size_t(sizeof(destination)), c_uint32(TAG_BYTES)
 
-    # A successful call returns `OK`, which is zero, and so false.
+    # A successful call returns `SOLCLIENT_OK`, which is zero, and so false.
 
     def add_other(name: bytes, value: object) -> int:
         code: int
@@ -130,7 +129,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         topic = _text(message.topic)
         if not 0 < len(topic) <= LARGEST_TOPIC_BYTES:
             raise _NotWritten
-        destination.name = topic
+        destination.dest = topic
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
         payload = as_payload(message.payload)

@@ -17,9 +17,10 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.transport.solace import inbox
 from lbg_runtime.transport.solace.fast import compiled, gathering, path
-from lbg_runtime.transport.solace.fast.calls import TAKEN, address_of
+from lbg_runtime.transport.solace.fast.calls import address_of
 from lbg_runtime.transport.solace.fast.gathering import Gathering
 from lbg_runtime.transport.solace.fast.path import FastPath
+from lbg_runtime.transport.solace.receive_path import TAKEN
 
 FULL = 2
 STORY = ("message", "message", "event", "message", "message")

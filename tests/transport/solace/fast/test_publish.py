@@ -15,12 +15,11 @@ from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.fast import publish as fast_publish
-from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, BATCH, WINDOW, FastPublisher
 from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES
 from lbg_runtime.transport.solace.inbox import Inbox
-from lbg_runtime.transport.solace.library import PubSubPlusClientError
+from lbg_runtime.transport.solace.library import SOLCLIENT_OK, PubSubPlusClientError
 
 FAILED = -1
 REJECTED = 3
@@ -44,11 +43,11 @@ class NotedCalls:
     def alloc(self, reference: Any) -> int:
         reference._obj.value = 1_000 + len(self.allocated)
         self.allocated.append(reference._obj.value)
-        return OK
+        return SOLCLIENT_OK
 
     def free(self, reference: Any) -> int:
         self.freed.append(reference._obj.value)
-        return OK
+        return SOLCLIENT_OK
 
     def pin(self) -> int:
         self.pins += 1
@@ -58,7 +57,7 @@ class NotedCalls:
         assert session
         assert len(set(natives[:count])) == count <= BATCH
         self.calls += 1
-        code, wanted = self.plan.pop(0) if self.plan else (OK, count)
+        code, wanted = self.plan.pop(0) if self.plan else (SOLCLIENT_OK, count)
         if wanted is not None:
             taken._obj.value = wanted
         self.batches.append([self.written[natives[index]] for index in range(wanted or 0)])
@@ -224,7 +223,7 @@ async def test_what_the_library_does_not_take_now_waits_for_the_next_event_in_or
 
 
 async def test_a_call_that_does_not_say_how_many_it_took_has_taken_none(bench: Bench) -> None:
-    bench.calls.plan = [(OK, 5), (NOT_READY, None)]
+    bench.calls.plan = [(SOLCLIENT_OK, 5), (NOT_READY, None)]
     bench.send(5)
     await turn()
     bench.send(7)
@@ -452,7 +451,7 @@ async def leave_with_a_failure(monkeypatch: pytest.MonkeyPatch, code: int, fails
     before = bench.send(2)
     await turn()
     futures = bench.send(BATCH + 3)
-    calls.plan = [] if code == OK else [(code, 2)]
+    calls.plan = [] if code == SOLCLIENT_OK else [(code, 2)]
     error = PubSubPlusClientError({"error_info_contents": "too large", "error_info_sub_code": 20})
     monkeypatch.setattr(fast_publish, "get_last_error_info", scarce(lambda *_: error))
     monkeypatch.setattr(native, "missing_right", scarce(lambda *_: None))
@@ -479,7 +478,7 @@ async def leave_with_a_failure(monkeypatch: pytest.MonkeyPatch, code: int, fails
     return is_struck
 
 
-@pytest.mark.parametrize("code", [OK, WOULD_BLOCK, FAILED])
+@pytest.mark.parametrize("code", [SOLCLIENT_OK, WOULD_BLOCK, FAILED])
 async def test_whatever_fails_while_a_batch_leaves_each_future_has_an_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:

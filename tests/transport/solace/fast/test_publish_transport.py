@@ -26,8 +26,8 @@ from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace import paths
 from lbg_runtime.transport.solace.fast import publish as fast_publish
 from lbg_runtime.transport.solace.fast import publish_check
-from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish_calls import WOULD_BLOCK
+from lbg_runtime.transport.solace.library import SOLCLIENT_OK
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.fast.leaver import WAYS, check_leaving
@@ -196,7 +196,7 @@ async def test_a_library_that_would_block_is_waited_for(
     await transport.open()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(transport.send(numbered(number)) for number in range(5_000)))
-    assert set(counts.codes) == {OK, WOULD_BLOCK}
+    assert set(counts.codes) == {SOLCLIENT_OK, WOULD_BLOCK}
     assert numbers_on(broker) == list(range(5_000))
 
 
@@ -205,7 +205,7 @@ async def test_the_window_is_not_more_than_the_library_keeps(make_transport: Mak
     await transport.open()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(transport.send(numbered(number)) for number in range(5_000)))
-    assert set(counts.codes) == {OK}
+    assert set(counts.codes) == {SOLCLIENT_OK}
     assert sum(1 for _ in counts.codes) < 5_000 / 10
 
 

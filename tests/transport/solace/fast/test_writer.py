@@ -18,11 +18,10 @@ from lbg_runtime.smf.message import PERSISTENT, read_published
 from lbg_runtime.testing.conformance_sendable import SENDABLE, UNSENDABLE
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast import compiled_writer as compiled_writer_module
-from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.compiled_writer import compiled_writer, writer_of
 from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, message_writer
-from lbg_runtime.transport.solace.library import CORE
+from lbg_runtime.transport.solace.library import CORE, SOLCLIENT_OK
 
 STAMPS: dict[str, PropertyValue] = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
 FULL = Message(
@@ -46,7 +45,7 @@ class Native:
         self.calls = PublishCalls()
         self.write = make_writer(self.calls)
         self.pointer = c_void_p()
-        assert self.calls.alloc(byref(self.pointer)) == OK
+        assert self.calls.alloc(byref(self.pointer)) == SOLCLIENT_OK
 
     def put(self, message: Message, tag: int = 0) -> None:
         self.write(self.pointer, message, tag)
@@ -54,7 +53,7 @@ class Native:
     def frame(self) -> bytes:
         """As it would go over the wire."""
         buffer, block = Buffer(), c_void_p()
-        assert CORE.solClient_msg_encodeToSMF(self.pointer, byref(buffer), byref(block)) == OK
+        assert CORE.solClient_msg_encodeToSMF(self.pointer, byref(buffer), byref(block)) == SOLCLIENT_OK
         try:
             return string_at(buffer.address, buffer.size)
         finally:
@@ -67,7 +66,7 @@ class Native:
 
     def tag(self) -> int | None:
         tag, size = c_void_p(), c_uint32()
-        assert CORE.solClient_msg_getCorrelationTagPtr(self.pointer, byref(tag), byref(size)) == OK
+        assert CORE.solClient_msg_getCorrelationTagPtr(self.pointer, byref(tag), byref(size)) == SOLCLIENT_OK
         return tag.value
 
 
