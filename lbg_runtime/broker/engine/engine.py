@@ -134,6 +134,10 @@ class Engine:
         """Messages spooled, unacknowledged ones included; 503 `Unknown Queue`."""
         return self._registry.queue(vpn, queue).depth
 
+    def queue_settings(self, vpn: str, queue: QueueName) -> QueueSettings:
+        """The settings of a queue; 503 `Unknown Queue`."""
+        return self._registry.queue(vpn, queue).settings
+
     def queue_subscriptions(self, vpn: str, queue: QueueName) -> tuple[str, ...]:
         """What a queue attracts, oldest first; 503 `Unknown Queue`."""
         home = self._registry.vpn(vpn)

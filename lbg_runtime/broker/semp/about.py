@@ -1,6 +1,7 @@
 """`about`: which API this is, and what the requester may do."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from lbg_runtime.broker.engine.administration import Administration
 from lbg_runtime.broker.semp import reply
@@ -55,7 +56,8 @@ class About:
             if level is not AccessLevel.NONE
         }
         if len(request.segments) == 3:
-            return reply.many(request, query.page_of(items.values()), query)
+            listed = ((each.path, partial(items.__getitem__, vpn)) for vpn, each in items.items())
+            return reply.many(request, query.page_of(listed), query)
         name = decode(request.segments[3])
         if name not in items or len(request.segments) > 4:
             raise SempFault(SempCode.NOT_FOUND, f"message VPN {name} does not exist for {administrator.username}")

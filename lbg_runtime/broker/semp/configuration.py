@@ -1,6 +1,7 @@
 """The configuration API: create, read, replace, change and delete, the same for every kind of object."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import orjson
 
@@ -87,7 +88,7 @@ class Configuration:
         query = Query.parse(request.query)
         members = [target.member(key) for key in collection.keys(target.above)]
         visible = [each for each in members if administrator.level_in(each.keys[0][0]).includes(AccessLevel.READ_ONLY)]
-        return reply.many(request, query.page_of(self._item(each) for each in visible), query)
+        return reply.many(request, query.page_of((each.path(), partial(self._item, each)) for each in visible), query)
 
     def _show(self, request: Request, target: Target) -> Row:
         self._found(target)

@@ -5,9 +5,10 @@ More than 400 lines, as each kind of object is a row of names that stand here al
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from zlib import crc32
 
-from lbg_runtime.broker.engine.answers import ClientStatus, Death, PartitionStatus, QueueStatus
+from lbg_runtime.broker.engine.answers import ClientStatus, Death, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.rates import Rates
@@ -18,7 +19,7 @@ from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.message_ids import message_id
 from lbg_runtime.broker.semp.objects import VPN
-from lbg_runtime.broker.semp.query import Item, Query, number_of
+from lbg_runtime.broker.semp.query import Item, Listed, Query, number_of
 from lbg_runtime.broker.semp.queues import row_of
 from lbg_runtime.broker.semp.replay_logs import log_row
 from lbg_runtime.broker.semp.reply import Request
@@ -27,16 +28,25 @@ from lbg_runtime.broker.semp.target import decode, encode_key
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 
+_Told = tuple[Row, Mapping[str, int] | None]
+"""The attributes of an object, and how many objects are below it, if that is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One object: its name in the collection, its attributes, and how many objects are below it."""
+    """One object."""
 
     name: str
-    row: Row
-    counts: Mapping[str, int] | None = None
+    """In its collection."""
+    look: Callable[[], _Told]
+    """Looks at it, which may cost much: of a thousand, a page or a request for one shows few."""
     is_whole: bool = True
     """Whether what is below it is found there, and so linked to."""
+
+
+def _seen(name: str, row: Row, counts: Mapping[str, int] | None = None) -> _Seen:
+    """One that has been looked at."""
+    return _Seen(name, lambda: (row, counts))
 
 
 _Look = Callable[[Engine, tuple[str, ...]], Iterator[_Seen]]
@@ -71,12 +81,13 @@ class Monitor:
             visible = (
                 each for each in self._look(kinds, above, query.behind) if _is_visible(administrator, kinds, each)
             )
-            page = query.page_of(_items(kinds, above, visible), are_in_order=kinds in _MESSAGES)
+            page = query.page_of(_listed(kinds, above, visible), are_in_order=kinds in _MESSAGES)
             return reply.many(request, page, query)
         found = self._find(kinds, above, names[-1])
         if found is None:
             raise _missing(kinds, names[-1])
-        return reply.one(request, next(_items(kinds, above, (found,))), query)
+        [(_, look)] = _listed(kinds, above, (found,))
+        return reply.one(request, look(), query)
 
     def _find(self, kinds: tuple[str, ...], above: tuple[str, ...], name: str) -> _Seen | None:
         if kinds not in _MESSAGES:
@@ -106,13 +117,19 @@ def _missing(kinds: tuple[str, ...], name: str) -> SempFault:
     return SempFault(SempCode.NOT_FOUND, f"{name} does not exist in {kinds[-1]}")
 
 
-def _items(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]) -> Iterator[Item]:
+def _listed(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]) -> Iterator[Listed]:
     # Once for all of them: there may be very many.
     path = tuple(part for kind, name in zip(kinds, above, strict=False) for part in (kind, encode_key((name,))))
     configured = (each.collection for each in VPN.children if kinds == ("msgVpns",))
     below = tuple(dict.fromkeys((*(each[-1] for each in _KINDS if each[:-1] == kinds), *configured)))
     for each in seen:
-        yield Item((*path, kinds[-1], encode_key((each.name,))), each.row, below if each.is_whole else (), each.counts)
+        whole_path = (*path, kinds[-1], encode_key((each.name,)))
+        yield whole_path, partial(_item, whole_path, each, below if each.is_whole else ())
+
+
+def _item(path: tuple[str, ...], seen: _Seen, below: tuple[str, ...]) -> Item:
+    row, counts = seen.look()
+    return Item(path, row, below, counts)
 
 
 # -- the objects of each kind
@@ -120,18 +137,22 @@ def _items(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]
 
 def _vpns(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:  # noqa: ARG001  # there is nothing above
     for vpn in engine.administration.vpn_names():
-        yield _Seen(vpn, {"msgVpnName": vpn, "enabled": True, "state": "up"})
+        yield _seen(vpn, {"msgVpnName": vpn, "enabled": True, "state": "up"})
 
 
 def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     (vpn,) = above
     for queue in engine.queue_names(vpn):
-        status = engine.queue_status(vpn, queue)
-        counts = {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
-        row = _NO_PARTITION | _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue))
-        yield _Seen(queue, row, counts)
-        for partition in status.partitions:
-            yield _partition(vpn, status, partition, dict.fromkeys(row))
+        yield _Seen(queue, partial(_queue, engine, vpn, queue))
+        settings = engine.queue_settings(vpn, queue)
+        for number in range(settings.partition_count if settings.is_partitioned else 0):
+            yield _Seen(_partition_name(queue, number), partial(_partition, engine, vpn, queue, number), is_whole=False)
+
+
+def _queue(engine: Engine, vpn: str, queue: QueueName) -> _Told:
+    status = engine.queue_status(vpn, queue)
+    row = _NO_PARTITION | _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue))
+    return row, {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
 
 
 _NO_PARTITION: Row = dict.fromkeys(
@@ -148,13 +169,18 @@ _NO_PARTITION: Row = dict.fromkeys(
 """What a queue without partitions, that is none itself, says of them."""
 
 
-def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus, nothing: Row) -> _Seen:
-    """A partition appears as a queue of its own next to its queue, as on PubSub+; `nothing` is a row without values."""
-    name = f"#pq/{crc32(status.name.encode()):08x}/{partition.number:05d}"
+def _partition_name(queue: QueueName, number: int) -> str:
+    return f"#pq/{crc32(queue.encode()):08x}/{number:05d}"
+
+
+def _partition(engine: Engine, vpn: str, queue: QueueName, number: int) -> _Told:
+    """A partition appears as a queue of its own next to its queue, as on PubSub+."""
+    status = engine.queue_status(vpn, queue)
+    partition = status.partitions[number]
     row: Row = {
-        **nothing,
+        **dict.fromkeys(_queue(engine, vpn, queue)[0]),
         "msgVpnName": vpn,
-        "queueName": name,
+        "queueName": _partition_name(queue, number),
         **row_of(replace(status.settings, partition_count=0)),
         "durable": status.settings.durable,
         "partitionNumber": partition.number,
@@ -164,7 +190,7 @@ def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus, nothin
         "bindCount": int(partition.flow is not None),
     }
     # Its messages and its flow are found below the queue.
-    return _Seen(name, row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)}, is_whole=False)
+    return row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)}
 
 
 def _queue_row(vpn: str, status: QueueStatus) -> Row:
@@ -249,7 +275,7 @@ def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "unackedMsgCount": flow.unacked_count,
             "redeliveredMsgCount": flow.redelivered_count,
         }
-        yield _Seen(str(flow.flow), row)
+        yield _seen(str(flow.flow), row)
 
 
 def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -257,7 +283,7 @@ def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[
     for topic in engine.queue_subscriptions(vpn, QueueName(queue)):
         # Who made the subscription is not kept; the rest is answered.
         row: Row = {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic, "createdByManagement": None}
-        yield _Seen(topic, row)
+        yield _seen(topic, row)
 
 
 def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
@@ -274,7 +300,7 @@ def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_
         }
         if message.spooled_at_s is not None:
             row["spooledTime"] = message.spooled_at_s
-        yield _Seen(str(spooled.sequence), row)
+        yield _seen(str(spooled.sequence), row)
 
 
 def _replay_logs(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -287,7 +313,7 @@ def _replay_logs(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             **log_row(log.settings),
             "msgSpoolUsage": log.size_bytes,
         }
-        yield _Seen(log.settings.name, row, {"msgs": log.message_count})
+        yield _seen(log.settings.name, row, {"msgs": log.message_count})
 
 
 def _logged_messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
@@ -308,7 +334,7 @@ def _logged_messages(engine: Engine, above: tuple[str, ...], behind: int) -> Ite
             "priority": traits.priority,
             "spooledTime": entry.came_ns // NS_PER_S,
         }
-        yield _Seen(str(entry.message.number), row)
+        yield _seen(str(entry.message.number), row)
 
 
 def _replay_log_names(engine: Engine, above: tuple[str, ...]) -> Iterator[str]:
@@ -325,7 +351,7 @@ def _groups(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "clientName": group.client_name,
             "flowId": group.flow,
         }
-        yield _Seen(group.group, row, {"msgs": group.depth})
+        yield _seen(group.group, row, {"msgs": group.depth})
 
 
 def _clients(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -349,7 +375,7 @@ def _clients(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "subscriptionCount": len(client.subscriptions),
         }
         counts = {"subscriptions": len(client.subscriptions), "txFlows": len(client.flows)}
-        yield _Seen(client.name, row, counts)
+        yield _seen(client.name, row, counts)
 
 
 def _flows_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -362,13 +388,13 @@ def _flows_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "endpointName": queue,
             "endpointType": "queue",
         }
-        yield _Seen(str(flow.flow), row)
+        yield _seen(str(flow.flow), row)
 
 
 def _subscriptions_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, client = above
     for topic in _client(engine, above).subscriptions:
-        yield _Seen(topic, {"msgVpnName": vpn, "clientName": client, "subscriptionTopic": topic})
+        yield _seen(topic, {"msgVpnName": vpn, "clientName": client, "subscriptionTopic": topic})
 
 
 def _client(engine: Engine, above: tuple[str, ...]) -> ClientStatus:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -42,6 +42,11 @@ class Item:
     """Names of the collections below it."""
     counts: Mapping[str, int] | None = None
     """How many members the collections below it have, if the API reports that."""
+
+
+Listed = tuple[tuple[str, ...], Callable[[], Item]]
+"""An object of a collection: the path of its item, and what looks at it, which may cost much. It is looked at only if a
+condition asks for it, or its page shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +149,16 @@ class Query:
         *_, last = ("0",) if self.cursor is None else _read_cursor(self.cursor)
         return number_of(last) or 0
 
-    def page_of(self, items: Iterable[Item], *, are_in_order: bool = False) -> Page:
+    def page_of(self, objects: Iterable[Listed], *, are_in_order: bool = False) -> Page:
         """The requested page. Objects that come or go between pages neither repeat others nor make them be left out.
 
-        Items that are in order already are taken only as far as the page needs.
+        Objects that are in order already are taken only as far as the page needs.
         """
         last = None if self.cursor is None else _place(_read_cursor(self.cursor))
-        chosen = (
-            item
-            for item in items
-            if (last is None or _place(item.path) > last) and all(part.holds_for(item.row) for part in self.where)
-        )
-        found = chosen if are_in_order else iter(sorted(chosen, key=lambda item: _place(item.path)))
+        behind = ((path, look) for path, look in objects if last is None or _place(path) > last)
+        in_order = behind if are_in_order else sorted(behind, key=lambda each: _place(each[0]))
+        items = (look() for _, look in in_order)
+        found = (item for item in items if all(part.holds_for(item.row) for part in self.where))
         page = tuple(islice(found, self.count))
         return Page(page, _cursor_after(page[-1]) if page and next(found, None) is not None else None)
 

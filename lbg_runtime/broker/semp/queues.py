@@ -101,13 +101,13 @@ class Queues:
     def keys(self, above: Keys) -> Iterable[Key]:
         (vpn,) = only(above, 1)
         names = self._engine.queue_names(vpn)
-        return ((name,) for name in names if self._engine.queue_status(vpn, name).settings.durable)
+        return ((name,) for name in names if self._engine.queue_settings(vpn, name).durable)
 
     def read(self, keys: Keys) -> Row | None:
         vpn, queue = only(keys, 2)
         if queue not in self._engine.queue_names(vpn):
             return None
-        settings = self._engine.queue_status(vpn, QueueName(queue)).settings
+        settings = self._engine.queue_settings(vpn, QueueName(queue))
         return row_of(settings) if settings.durable else None
 
     def create(self, keys: Keys, row: Row) -> None:
@@ -121,7 +121,7 @@ class Queues:
     def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # the engine's own settings say more
         vpn, queue = only(keys, 2)
         _check_supported(row)
-        changed = changed_settings(self._engine.queue_status(vpn, QueueName(queue)).settings, row)
+        changed = changed_settings(self._engine.queue_settings(vpn, QueueName(queue)), row)
         self._carry_out(self._engine.administration.change_queue(vpn, QueueName(queue), changed))
 
     def delete(self, keys: Keys) -> None:

@@ -87,6 +87,24 @@ async def test_of_very_many_messages_only_those_of_the_page_are_looked_at(desk, 
     assert len(looks) <= 5
 
 
+async def test_of_many_queues_only_those_of_the_answer_are_looked_at(desk, monkeypatch):
+    """All clients wait while one is looked at."""
+    for number in range(40):
+        await make_queue(desk, f"orders/{number:02d}")
+    look, looks = desk.engine.queue_status, []
+    monkeypatch.setattr(desk.engine, "queue_status", lambda vpn, queue: looks.append(queue) or look(vpn, queue))
+    assert (await desk.get(QUEUES, "orders/33"))["queueName"] == "orders/33"
+    assert looks == ["orders/33"]
+    looks.clear()
+    assert len(await desk.get(QUEUES, query="count=10")) == 10
+    assert len(looks) <= 11
+    looks.clear()
+    for query in ("", "?count=10"):
+        await desk.ask("GET", CONFIG, query=query.removeprefix("?"))
+    await desk.get(CONFIG, "orders/33")
+    assert looks == []
+
+
 async def test_who_of_the_bound_clients_is_active(desk):
     await make_queue(desk)
     for name in ("ann", "bob"):

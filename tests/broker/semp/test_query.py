@@ -12,12 +12,16 @@ def item(name, **row):
     return Item(("queues", name), {"name": name, **row})
 
 
+def listed(one):
+    return one.path, lambda: one
+
+
 def names(page):
     return [each.row["name"] for each in page.items]
 
 
 def chosen(query, *items):
-    return names(Query.parse(query).page_of(items))
+    return names(Query.parse(query).page_of(map(listed, items)))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_pages_show_everything_that_stays_exactly_once(all_names, count, data):
     seen, cursor = [], None
     while True:
         query = Query.parse(f"count={count}" + (f"&cursor={cursor}" if cursor else ""))
-        page = query.page_of(item(name) for name in there)
+        page = query.page_of(listed(item(name)) for name in there)
         seen += names(page)
         cursor = page.cursor
         if cursor is None:

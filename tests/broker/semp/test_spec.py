@@ -120,7 +120,7 @@ def test_what_is_seen_has_the_names_of_the_monitor_api(kinds):
     above = ("default", names.get(kinds[1], "") if len(kinds) > 1 else "")
     seen = next(iter(_LOOKS[kinds](engine, above[: len(kinds) - 1])))
     ours = {attribute.name for attribute in GROUPING_QUEUE_ATTRIBUTES}
-    assert set(seen.row) - ours <= set(definition_of(monitor, path))
+    assert set(seen.look()[0]) - ours <= set(definition_of(monitor, path))
 
 
 @pytest.mark.parametrize("kinds", [kinds for kinds in _ACTS if not {"messageGroups", "resetMessageGroups"} & {*kinds}])
