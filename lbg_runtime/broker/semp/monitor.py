@@ -320,9 +320,7 @@ def _logged_messages(engine: Engine, above: tuple[str, ...], behind: int) -> Ite
     vpn, name = above
     log = engine.replays.log(vpn)
     traits_of = engine.surroundings.traits_of
-    for entry in () if log is None else log.entries():
-        if entry.message.number <= behind:
-            continue
+    for entry in () if log is None else log.entries(behind):
         traits = traits_of(entry.message)
         row: Row = {
             "msgVpnName": vpn,

@@ -1,9 +1,10 @@
 """The replay log of one VPN: messages in order of arrival, the oldest given up when room runs out."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import assert_never
 
 from lbg_runtime.broker.engine.changes import Changes, MessageLogged, MessageUnlogged, ReplayLogKept
@@ -84,9 +85,10 @@ class ReplayLog:
         """The message that will be given up next; None if there is none."""
         return self._entries[0] if self._entries else None
 
-    def entries(self) -> Iterator[LoggedMessage]:
-        """All entries, in order; nothing may change during the iteration."""
-        return iter(self._entries)
+    def entries(self, behind: int = 0) -> Iterator[LoggedMessage]:
+        """The entries with greater numbers, in order; nothing may change during the iteration."""
+        first = bisect_right(self._entries, behind, key=lambda entry: entry.message.number)
+        return islice(self._entries, first, None)
 
     def add(self, message: Published) -> None:
         """Append a numbered message, giving up as many of the oldest as necessary, even this one if it alone is too
