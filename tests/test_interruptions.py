@@ -287,6 +287,13 @@ class Creating(Administration):
         return (await GroupAdmin(self.broker.client(), "default").plan(SPEC)).is_clean
 
 
+class Applying(Creating):
+    IS_TOLD_ANYWAY = ""
+
+    async def administer(self, admin):
+        await admin.apply(await admin.plan(SPEC))
+
+
 class Deleting(Administration):
     async def prepare(self):
         await create(self.broker.client())
@@ -541,6 +548,7 @@ STORIES: dict[type[Story], int] = {
     Parking: 7,
     Provisioning: 1,
     Creating: 23,
+    Applying: 23,
     Deleting: 23,
     DeletingInVain: 23,
     Kit: 67,

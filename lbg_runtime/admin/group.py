@@ -39,6 +39,7 @@ from lbg_runtime.model.errors import (
     MembersNotSeen,
     SempError,
     SempMissing,
+    SempRefused,
     UserError,
     VpnNotUp,
 )
@@ -109,12 +110,22 @@ class GroupAdmin:
     async def apply(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
         """Carry out a plan; raises `GroupRefused` if it has problems.
 
-        If it fails or is killed on the way, the next plan continues from there.
+        If it fails or is killed on the way, the next plan continues from there. If it fails or is cancelled, and may
+        have changed something, the log says so.
         """
         _refuse(plan.problems)
-        for step in plan.steps:
-            on_step(step)
-            await self._executor.do(step)
+        done = 0
+        try:
+            for done, step in enumerate(plan.steps):
+                on_step(step)
+                await self._executor.do(step)
+        except (SempError, asyncio.CancelledError) as error:
+            # What is refused is not done; every other step may have been.
+            if done or not isinstance(error, SempRefused):
+                reason, expected = _reason_of(error), "`lbg group apply` to go on, `lbg group plan` to see what is left"
+                steps = len(plan.steps)
+                _log.error("group_apply_interrupted", reason=reason, done=done, steps=steps, expected=expected)
+            raise
 
     async def create(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
         """Carry out the plan of a new group. If it fails on the way, it is undone, as far as the broker can be reached.
@@ -149,8 +160,7 @@ class GroupAdmin:
             is_as_it_was = isinstance(error, GroupInUse | MembersNotSeen | VpnNotUp) and _is_quieting(begun)
             if begun and not (is_as_it_was or isinstance(error, GroupMissing)):
                 expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
-                reason = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
-                _log.error("group_deletion_interrupted", reason=reason, expected=expected)
+                _log.error("group_deletion_interrupted", reason=_reason_of(error), expected=expected)
             raise
 
     async def _look_and_delete(self, spec: GroupSpec, begun: list[Step], *, force: bool, on_step: OnStep) -> list[Ref]:
@@ -195,6 +205,10 @@ class GroupAdmin:
 def _refuse(problems: tuple[UserError, ...]) -> None:
     if problems:
         raise GroupRefused(problems)
+
+
+def _reason_of(error: SempError | asyncio.CancelledError) -> str:
+    return "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
 
 
 def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:

@@ -6,6 +6,7 @@ More than 400 lines, as it is one group that differs in each way.
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
@@ -15,12 +16,12 @@ from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
 from lbg_runtime.core.parking.records import parking_queue
-from lbg_runtime.model.errors import GroupRefused
+from lbg_runtime.model.errors import GroupRefused, SempRefused, SempUnreachable
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.semp.address import SempApi
-from tests.admin.group_steps import CONTROL, PARKING, SHARED, SPEC, create, everything
+from tests.admin.group_steps import CONTROL, PARKING, SHARED, SPEC, Wire, create, everything
 
 
 async def test_drift_is_found_and_mended(broker, client):
@@ -35,6 +36,24 @@ async def test_drift_is_found_and_mended(broker, client):
     await admin.apply(plan)
     assert (await admin.plan(SPEC)).is_clean
     assert broker.engine.queue_status("default", QueueName("orders/0")).settings.max_ttl_s == 5
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "error", "told_done"),
+    [
+        (3, SempRefused("POST", 400, 11, "NOT_ALLOWED", "no"), [2]),
+        (1, SempUnreachable("http://broker", "gone"), [0]),
+        (1, SempRefused("POST", 400, 11, "NOT_ALLOWED", "no"), []),
+    ],
+)
+async def test_what_an_apply_that_fails_may_have_changed_is_told(broker, fail_at, error, told_done):
+    broker.transport = Wire(broker.transport, fail_at, error)
+    async with broker.client() as client:
+        admin = GroupAdmin(client, "default")
+        plan = await admin.plan(SPEC)
+        with capture_logs() as log, pytest.raises(type(error)):
+            await admin.apply(plan)
+    assert [each["done"] for each in log if each["event"] == "group_apply_interrupted"] == told_done
 
 
 async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, client):
