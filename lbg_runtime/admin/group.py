@@ -116,9 +116,10 @@ class GroupAdmin:
         _refuse(plan.problems)
         done = 0
         try:
-            for done, step in enumerate(plan.steps):
+            for step in plan.steps:
                 on_step(step)
                 await self._executor.do(step)
+                done += 1
         except (SempError, asyncio.CancelledError) as error:
             # What is refused is not done; every other step may have been.
             if done or not isinstance(error, SempRefused):
