@@ -104,7 +104,7 @@ class WebListener(Listening):
         ours, theirs = socket.socketpair()
         certificate = common_name(transport.get_extra_info("peercert"))
         try:
-            await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
+            is_gone = await self._server.admit(theirs, transport.get_extra_info("peername"), certificate)
         except BaseException:
             ours.close()
             theirs.close()
@@ -115,10 +115,12 @@ class WebListener(Listening):
             # What has been admitted ends with it.
             ours.close()
             raise
-        sending = asyncio.create_task(_send(reader, client, transport))
+        sending = asyncio.create_task(_send(reader, client))
+        cutting = asyncio.create_task(_cut_after(is_gone, sending, transport))
         try:
             await _receive(client, writer)
         finally:
+            cutting.cancel()
             sending.cancel()
             writer.transport.abort()
 
@@ -132,10 +134,15 @@ async def _receive(client: web.WebSocketResponse, writer: asyncio.StreamWriter) 
             await writer.drain()
 
 
-async def _send(reader: asyncio.StreamReader, client: web.WebSocketResponse, transport: asyncio.Transport) -> None:
-    with suppress(ConnectionError, TimeoutError):
+async def _send(reader: asyncio.StreamReader, client: web.WebSocketResponse) -> None:
+    with suppress(ConnectionError):
         while chunk := await reader.read(_CHUNK_BYTES):
             await client.send_bytes(chunk)
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await client.close()
+        await client.close()
+
+
+async def _cut_after(is_gone: asyncio.Event, sending: asyncio.Task[None], transport: asyncio.Transport) -> None:
+    """Once the broker is done with a client, let it have the rest and a close, and cut it if it does not take them."""
+    await is_gone.wait()
+    await asyncio.wait((sending,), timeout=CLOSE_TIMEOUT_S)
     transport.abort()

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 
 import aiohttp
+import aiohttp.web
 import pytest
 
 from lbg_runtime.broker import web_listener
@@ -94,6 +95,25 @@ async def test_a_client_that_the_broker_drops_is_told_by_a_close() -> None:
         await answered(connected)
         server.faults.drop("cl-1")
         assert await closed(connected) is aiohttp.WSMsgType.CLOSE
+
+
+async def test_a_client_that_the_broker_drops_and_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that is silent for too long, as its computer sleeps."""
+
+    waits = asyncio.Event()
+
+    async def wait_for_room(*_: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(web_listener, "CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(aiohttp.web.WebSocketResponse, "send_bytes", wait_for_room)
+    async with served() as (server, web), client(web) as connected:
+        await connected.send_bytes(login("cl-1"))
+        async with asyncio.timeout(PATIENCE_S):
+            await waits.wait()
+        server.faults.drop("cl-1")
+        assert await closed(connected) in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
 
 async def test_a_refusal_is_read_before_the_end() -> None:

@@ -102,6 +102,8 @@ class Connection(asyncio.Protocol):
         """The common name of the peer's certificate, if it presented one that was verified."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self.is_gone = asyncio.Event()
+        """Set when the connection is lost."""
         self._transport: asyncio.Transport | None = None
         self._streams: DeflateStreams | None = None
         """Set by the first byte of a compressed connection, or by the answer to a login that asks for it."""
@@ -171,6 +173,7 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
         self._transport = None
+        self.is_gone.set()
         self._owner.lost(self)
 
     def flush(self) -> None:

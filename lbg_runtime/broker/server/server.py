@@ -162,11 +162,14 @@ class BrokerServer(Listening):
             # Of the last write, or of one with which the request to stop came.
             raise self._failure
 
-    async def admit(self, peer: socket.socket, address: tuple[str, int] | None, certificate: str | None) -> None:
+    async def admit(
+        self, peer: socket.socket, address: tuple[str, int] | None, certificate: str | None
+    ) -> asyncio.Event:
         """Serve the client at the other end of a connected socket, which is closed in the end, as if it had come from
-        this address, with a certificate of this common name."""
+        this address, with a certificate of this common name. Returns what is set when the broker is done with it."""
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: self._accept(Origin(address, certificate)), peer)
+        _, connection = await loop.connect_accepted_socket(lambda: self._accept(Origin(address, certificate)), peer)
+        return connection.is_gone
 
     # -- administration and faults
 
