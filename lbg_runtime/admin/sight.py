@@ -1,5 +1,6 @@
 """What the broker sees of a group's queues and members."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,9 @@ from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
+
+LOOK_AGAIN_AFTER_S = (0.1, 0.3, 0.6)
+"""The pauses before a broker is asked again for a client that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,16 @@ class QueueSight:
 
 
 async def insist_on_broker_of(client: SempClient, vpn: str, name: str) -> None:
-    """Raise `SempElsewhere` unless the administered broker is the one to which the client of this name is connected."""
-    if await client.find(SempApi.MONITOR, ("msgVpns", vpn, "clients", name), select=("clientName",)) is None:
-        raise SempElsewhere(client.url, name)
+    """Raise `SempElsewhere` unless the administered broker is the one to which the client of this name is connected.
+
+    One that is not known is looked for again for a second: it may have logged in just now.
+    """
+    path = ("msgVpns", vpn, "clients", name)
+    for pause_s in (0, *LOOK_AGAIN_AFTER_S):
+        await asyncio.sleep(pause_s)
+        if await client.find(SempApi.MONITOR, path, select=("clientName",)) is not None:
+            return
+    raise SempElsewhere(client.url, name)
 
 
 async def read_sights(

@@ -284,7 +284,7 @@ class SempUnreachable(SempError):
 
 
 class SempElsewhere(SempError):
-    """A client is connected to another broker than the one whose management API is at `url`.
+    """The broker whose management API is at `url` does not know a client: it is connected elsewhere, or to none.
 
     So what that API says of queues and clients, or does to them, has nothing to do with the client's broker.
     """
@@ -294,8 +294,9 @@ class SempElsewhere(SempError):
 
     def __init__(self, url: str, client: str) -> None:
         super().__init__(
-            f"semp.url: {url} is of a broker to which client {client} is not connected; "
-            "expected the one that connection.host leads to: of a redundant pair, the one that is active"
+            f"semp.url: {url} is of a broker that does not know client {client}, which is connected to another one, or "
+            "has no connection at the moment; expected the one that connection.host leads to: of a redundant pair, the "
+            "one that is active"
         )
         self.url = url
         self.client = client

@@ -6,7 +6,15 @@ import pytest
 
 from lbg_runtime.admin import sight
 from lbg_runtime.admin.backlog import BacklogUnknown, find_shard_queues
-from lbg_runtime.admin.sight import QueueSight, disconnect, insist_on_broker_of, member_of, read_sights, with_rates
+from lbg_runtime.admin.sight import (
+    LOOK_AGAIN_AFTER_S,
+    QueueSight,
+    disconnect,
+    insist_on_broker_of,
+    member_of,
+    read_sights,
+    with_rates,
+)
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.model.errors import SempElsewhere, SempMissing, SempRefused
@@ -80,6 +88,23 @@ async def test_who_is_connected_to_another_broker_than_the_administered_one_is_t
     with pytest.raises(SempElsewhere) as told:
         await insist_on_broker_of(client, "default", "lbg-restriper-shop")
     assert (told.value.url, told.value.client) == ("http://broker", "lbg-restriper-shop")
+    assert "or has no connection at the moment" in str(told.value)
+
+
+@pytest.mark.parametrize("looks", [1, len(LOOK_AGAIN_AFTER_S)])
+async def test_a_client_that_the_monitor_api_knows_only_after_a_moment_is_at_its_broker(broker, client, looks):
+    handle, asked = broker.transport.handle_async_request, 0
+
+    async def known_later(request):
+        nonlocal asked
+        if asked == looks:
+            broker.engine.connect("default", "default", "", "ann")
+        asked += 1
+        return await handle(request)
+
+    broker.transport.handle_async_request = known_later
+    await insist_on_broker_of(client, "default", "ann")
+    assert asked == looks + 1
 
 
 async def make_queues(client, *names):
