@@ -158,7 +158,7 @@ async def test_no_lag_is_told_of_another_broker_than_that_of_the_members(stage, 
             await heard(group)
             answer = await ask(group.port, PATH)
             assert answer.status == 503
-            reason = f"semp.url: {other.url} is of a broker to which client dashboard is not connected"
+            reason = f"semp.url: {other.url} is of a broker that does not know client dashboard"
             assert answer.told["error"].startswith(reason)
             with capture_logs() as logged, group.watch.viewing():
                 while not (warned := [each for each in logged if each["event"] == "depths_unknown"]):
