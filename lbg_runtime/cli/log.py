@@ -40,6 +40,9 @@ written."""
 
 _BREATH_S = 0.001
 
+_ROW_ERASED = "\r\x1b[2K"
+"""Takes away what is in the terminal's row, and begins at its left."""
+
 _log = structlog.get_logger(__name__)
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
@@ -66,13 +69,14 @@ class LogOutput:
         self._failed_count = 0
         self._told_count = 0
         """How many of the failed writes have been reported."""
+        self._has_row = False
         # If a thread holds the lock during a fork, that thread does not exist in the child, and never releases it.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def write(self, text: str) -> None:
         """Write a whole line, at once."""
         with self._lock:
-            if not self._put(text):
+            if not self._put(_ROW_ERASED * self._has_row + text):
                 self._failed_count += 1
                 return
             told_before, self._told_count = self._told_count, self._failed_count
@@ -125,6 +129,16 @@ class LogOutput:
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
+
+    @contextmanager
+    def above_row(self) -> Iterator[None]:
+        """While the context lasts, lines take the place of what is in the terminal's last row, and whoever shows that
+        shows it again below them."""
+        self._has_row = True
+        try:
+            yield
+        finally:
+            self._has_row = False
 
     def flush(self) -> None:
         """Do nothing, as nothing is buffered."""
@@ -183,8 +197,8 @@ class _Whose:
 _whose = _Whose()
 
 
-def configure_log(*, as_json: bool | None = None) -> None:
-    """Set up the log of this process: structlog, `logging`, warnings, and uncaught exceptions.
+def configure_log(*, as_json: bool | None = None) -> LogOutput:
+    """Set up the log of this process: structlog, `logging`, warnings, and uncaught exceptions. Returns its stream.
 
     A coroutine that is never awaited is an error of the log, and no warning of Python's: an effect may be missing.
 
@@ -239,6 +253,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
     threading.excepthook = _tell_of_thread
     sys.unraisablehook = _tell_of_ignored
     tell_of_unawaited(_tell_of_unawaited)
+    return output
 
 
 def quiet_log(level: int = logging.WARNING) -> None:

@@ -32,6 +32,7 @@ from lbg_runtime.model.sendable import is_sendable
 from lbg_runtime.runtime.stop import StopCause, starting_parent
 
 if TYPE_CHECKING:
+    from lbg_runtime.cli.log import LogOutput
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan
@@ -122,7 +123,7 @@ def publish(
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.publisher.load import LoadPlan, numbered_keys
 
-    configure_log()
+    log = configure_log()
     is_load = any(option is not None for option in (count, rate, keys, duration))
     if key is not None and key_from is not None:
         raise UserError("--key-from", f"given with --key {key}", "one of the two")
@@ -144,7 +145,7 @@ def publish(
     elif sys.stdin.isatty():
         print("lbg publish: each line that you type is a message; Ctrl-D ends", file=sys.stderr)
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
-    summary = uvloop.run(_publish(settings, plan or lines, ledger, parent_pid=parent_pid))
+    summary = uvloop.run(_publish(settings, plan or lines, ledger, log, parent_pid=parent_pid))
     if json:
         print_json(asdict(summary))
     else:
@@ -173,7 +174,12 @@ class _Lines:
 
 
 async def _publish(
-    settings: "Settings", source: "LoadPlan | _Lines", ledger_folder: Path | None, *, parent_pid: int | None
+    settings: "Settings",
+    source: "LoadPlan | _Lines",
+    ledger_folder: Path | None,
+    log: "LogOutput",
+    *,
+    parent_pid: int | None,
 ) -> PublishSummary:
     import anyio
 
@@ -203,7 +209,7 @@ async def _publish(
             publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id, spans=spans)
             ledger = publisher.ledger
             began_s = time.monotonic()
-            with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
+            with _progress(publisher, source.count if isinstance(source, LoadPlan) else None, log):
                 try:
                     # Outside the scope, whose cancellation would cut short the end of this context.
                     async with stopped_by_changes(settings, sending.cancel):
@@ -278,7 +284,7 @@ async def _publish_lines(publisher: "HashedPublisher", lines: _Lines, rule: KeyS
 
 
 @contextmanager
-def _progress(publisher: "HashedPublisher", total: int | None) -> Iterator[None]:
+def _progress(publisher: "HashedPublisher", total: int | None, log: "LogOutput") -> Iterator[None]:
     """Show how many messages are confirmed while the context lasts, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
@@ -288,7 +294,7 @@ def _progress(publisher: "HashedPublisher", total: int | None) -> Iterator[None]
 
     loop = asyncio.get_running_loop()
     columns = (*Progress.get_default_columns(), TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with log.above_row(), Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("confirmed", total=total, text="")
         timer: asyncio.TimerHandle | None = None
 

@@ -55,6 +55,16 @@ def test_what_could_not_be_written_is_told_of_once_when_it_can_be(monkeypatch):
     assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 2)]
 
 
+def test_a_line_takes_the_place_of_a_row_that_is_shown_below_the_log():
+    stream = io.StringIO()
+    output = LogOutput(stream)
+    with output.above_row():
+        stream.write("half a bar")
+        output.write("one\n")
+    output.write("two\n")
+    assert stream.getvalue() == "half a bar\r\x1b[2Kone\ntwo\n"
+
+
 AGAIN = """
 import errno, io, sys, structlog
 from lbg_runtime.cli.log import configure_log

@@ -20,6 +20,7 @@ import pytest
 
 from lbg_runtime import publishing
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.log import LogOutput
 from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice
@@ -194,6 +195,30 @@ class TestProcess:
         assert (code, output.partition(" in ")[0]) == (0, "2 of 2 messages confirmed")
         assert "lbg publish: each line that you type is a message; Ctrl-D ends\r\n" in shown
         assert "2 confirmed, 0 under way, 0 refused" in shown
+
+    async def test_on_a_terminal_lines_of_the_log_share_no_row_with_what_is_confirmed(
+        self, broker: BrokerServer, lbg: WarmLbg, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port)
+        ours, its = os.openpty()
+        showing = asyncio.create_task(asyncio.to_thread(_shown_on, ours))
+        words = ("publish", "--config", config, "--topic", "orders/created", "--rate", "400", "--ledger", str(tmp_path))
+        try:
+            with lbg.running(tmp_path, *words, stdin=its, stdout=PIPE, stderr=its) as process:
+                os.close(its)
+                await _until_ledger_grows(tmp_path)
+                await broker.stop()
+                await broker.start()
+                await _until_ledger_grows(tmp_path, beyond=_longest_ledger(tmp_path) + 5)
+                process.send_signal(signal.SIGTERM)
+                await _end(process)
+        finally:
+            shown = await showing
+            os.close(ours)
+        told = [row for row in shown.split("\r\n") if "reconnect" in row]
+        assert told
+        for row in told:
+            assert "confirmed" not in row.rpartition("\x1b[2K")[2], row
 
     async def test_sigterm_ends_the_load_with_everything_confirmed(
         self, broker: BrokerServer, start: Starting, tmp_path: Path
@@ -370,7 +395,9 @@ async def test_the_client_path_of_the_settings_is_the_one_it_publishes_by(
 
     monkeypatch.setattr(paths, "choose_paths", choose_and_note)
     settings = load_settings(_write_config(tmp_path, broker.port, transport={"client_path": path.value}))
-    summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=None)
+    summary = await _publish(
+        settings, LoadPlan("orders/created", ("1",), count=3), None, LogOutput(sys.stderr), parent_pid=None
+    )
     assert (summary.confirmed, chosen) == (3, [path])
 
 
@@ -405,7 +432,9 @@ async def test_who_asks_it_to_leave_while_the_queues_are_made_does_not_wait_for_
     monkeypatch.setattr(publishing, "open_session", broker.opened)
     settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
     async with asyncio.timeout(PATIENCE_S):
-        summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), tmp_path, parent_pid=None)
+        summary = await _publish(
+            settings, LoadPlan("orders/created", ("1",), count=3), tmp_path, LogOutput(sys.stderr), parent_pid=None
+        )
     assert (summary.sent, summary.stopped_by, summary.exit_code) == (0, number.name, code)
     assert (summary.ledger, broker.is_closed) == (None, True)
 
@@ -416,5 +445,7 @@ async def test_it_does_not_begin_if_its_parent_has_gone(tmp_path: Path, monkeypa
     monkeypatch.setattr(publishing, "open_session", broker.opened)
     settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
     async with asyncio.timeout(PATIENCE_S):
-        summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=-1)
+        summary = await _publish(
+            settings, LoadPlan("orders/created", ("1",), count=3), None, LogOutput(sys.stderr), parent_pid=-1
+        )
     assert (summary.sent, summary.stopped_by, broker.is_closed) == (0, "parent gone", False)
