@@ -58,17 +58,21 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _WAL_PAGES = 4_000
 """Pages of 4 KB that are written before they are copied into the file itself."""
 
+_File = tuple[int, int] | None
+"""Which file has a name; None if there is none."""
+
 
 class Store:
     """Made by `open`, closed by `close`. Call `read` once, before the first `write`.
 
-    No call returns before its changes are on disk. After `StoreFailed` nothing may be written any more: what clients
-    were told is on disk, and nobody may be told what was not written.
+    No call returns before its changes are on disk, in the file that has the path. After `StoreFailed` nothing may be
+    written any more: what clients were told is on disk, and nobody may be told what was not written.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         """See `open`."""
         self.path = path
+        self._log = _log_of(path)
         self._connection = connection
         self._first_id = DeliveryId(0)
         self.instance = ""
@@ -76,6 +80,8 @@ class Store:
         self.spooler = 0
         """Differs with every store."""
         self._frames = Frames()
+        self._files: tuple[_File, ...] = ()
+        """The file and its log, as they were opened."""
 
     @classmethod
     def open(cls, path: Path) -> "Store":
@@ -145,11 +151,15 @@ class Store:
             for statement, rows in statements:
                 connection.executemany(statement, rows)
             connection.execute("COMMIT")
+            are_kept = self._look_at_files() == self._files
         except Exception as error:
             # For want of memory, and of values that SQLite cannot take, too: what is not on disk must not be confirmed,
             # whatever the reason.
             # Whatever SQLite has not rolled back by itself ends with the connection, or with the process.
             raise StoreFailed(str(self.path), _reason_of(error)) from error
+        if not are_kept:
+            # SQLite goes on with files that have another name or none, and the next broker would not find them.
+            raise StoreFailed(str(self.path), "it or its log was removed, moved or replaced")
 
     def _begin(self) -> None:
         # The lock first: nothing is read from a store that another process writes.
@@ -178,6 +188,10 @@ class Store:
         )
         # This write also proves that the store is writable.
         self._connection.execute("COMMIT")
+        self._files = self._look_at_files()
+
+    def _look_at_files(self) -> "tuple[_File, ...]":
+        return _file_at(self.path), _file_at(self._log)
 
     def _check_log(self) -> None:
         """Refuse a log that breaks off before data certain to be on disk: SQLite considers it torn there, and intact.
@@ -186,7 +200,7 @@ class Store:
         """
         readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
-        beyond = commits_beyond(_log_of(self.path), readable_frames, page_bytes)
+        beyond = commits_beyond(self._log, readable_frames, page_bytes)
         if beyond > 1:
             reason = f"its log is damaged: {beyond} writes after the damage cannot be read"
             raise UserError(f"store {self.path}", reason, _UNDAMAGED)
@@ -274,6 +288,14 @@ class Store:
                 yield MessageLogged(vpn, came_ns, message)
             else:
                 outlived.append(number)
+
+
+def _file_at(path: Path) -> _File:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _log_of(path: Path) -> Path:

@@ -466,6 +466,39 @@ def test_a_full_disk_fails_the_write_whole_and_keeps_what_was_written(path):
     assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))]
 
 
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _move(file: Path) -> None:
+    file.rename(file.with_name("moved"))
+
+
+def _put_back(file: Path) -> None:
+    """An older copy takes its place."""
+    copy = file.with_name("copy")
+    shutil.copy(file, copy)
+    copy.replace(file)
+
+
+@pytest.mark.parametrize("lose", [_remove, _move, _put_back])
+@pytest.mark.parametrize("suffix", ["", "-wal"], ids=["the file", "its log"])
+def test_what_is_written_to_a_file_that_was_taken_away_is_not_kept(path, lose, suffix):
+    with closing(Store.open(path)) as store:
+        store.write([QueueKept(1, "default", "orders", SETTINGS)])
+        lose(path.with_name(path.name + suffix))
+        with pytest.raises(StoreFailed, match=r"store .*: it or its log was removed, moved or replaced$"):
+            store.write([MessageKept(1, 1, message(1))])
+
+
+def test_a_link_to_the_file_is_as_good_as_its_name(path):
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with closing(Store.open(link)) as store:
+        store.write([QueueKept(1, "default", "orders", SETTINGS)])
+    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS)]
+
+
 def test_a_message_with_a_topic_that_is_refused_by_now_comes_back(path):
     relay = make_relay("t" * 300, b"body")
     kept = MessageKept(1, 1, Published("t" * 300, relay, relay.size_bytes, None, number=1))
