@@ -4,6 +4,7 @@ Imports pyspark when a session is opened. If the user's own code creates the ses
 `register` is all that `format("lbg")` needs.
 """
 
+import logging
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from lbg_runtime.model.errors import SparkUnavailable
@@ -169,14 +171,44 @@ def spark_session(
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     extra: Mapping[str, str] | None = None,
 ) -> "Iterator[SparkSession]":
-    """`open_spark`, and `close_spark` at the end; a session that this process had before is used and left open."""
-    is_ours = not _has_session()
-    spark = open_spark(name, driver_memory=driver_memory, extra=extra)
-    try:
-        yield spark
-    finally:
-        if is_ours:
+    """`open_spark`, and `close_spark` at the end; a session that this process had before is used and left open.
+
+    In one that was opened here, an interrupt raises `KeyboardInterrupt` and no more, if it did before: jobs end with
+    the session.
+    """
+    if _has_session():
+        yield open_spark(name, driver_memory=driver_memory, extra=extra)
+        return
+    with _interrupts_without_calls():
+        spark = open_spark(name, driver_memory=driver_memory, extra=extra)
+        try:
+            yield spark
+        finally:
             close_spark(spark)
+
+
+@contextmanager
+def _interrupts_without_calls() -> Iterator[None]:
+    """Keep Spark's own handler of SIGINT away, and py4j from logging a call that is interrupted.
+
+    That handler makes a call within the one that it interrupts, which fails with tracebacks.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        # Spark replaces only Python's own.
+        signal.signal(signal.SIGINT, _interrupt)
+    logging.root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(_is_no_interrupt)
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.default_int_handler(number, frame)
 
 
 @contextmanager
@@ -218,6 +250,11 @@ def _hush_end_of(context: "SparkContext") -> None:
             show(request, client_address)
 
     server.handle_error = handle_error  # type: ignore[method-assign]  # of this one alone
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Whether a line of the root logger is other than the traceback that py4j writes of a call that is interrupted."""
+    return not (isinstance(record.msg, str) and record.msg.startswith("KeyboardInterrupt while sending command"))
 
 
 def _has_session() -> bool:

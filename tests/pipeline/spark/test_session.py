@@ -1,5 +1,6 @@
 """What of a session needs no JVM: who hears SIGINT while one starts, and the end of one that has died."""
 
+import logging
 import os
 import re
 import signal
@@ -22,7 +23,14 @@ from lbg_runtime.cli.interrupt import interrupted_when_asked
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
 from lbg_runtime.pipeline.spark import session, stream
 from lbg_runtime.pipeline.spark.doctor import examine
-from lbg_runtime.pipeline.spark.session import _hush_end_of, _signals_held_back, close_spark, find_master, open_spark
+from lbg_runtime.pipeline.spark.session import (
+    _hush_end_of,
+    _signals_held_back,
+    close_spark,
+    find_master,
+    open_spark,
+    spark_session,
+)
 from lbg_runtime.pipeline.spark.stream import read_landing, reason_of, run_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
@@ -70,6 +78,38 @@ def test_a_request_to_leave_that_comes_as_it_starts_is_heard_where_interrupts_ar
     with interrupted_when_asked(), pytest.raises(KeyboardInterrupt), _signals_held_back():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def interrupted_call() -> None:
+    """What py4j does when it is interrupted."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        logging.exception("KeyboardInterrupt while sending command.")
+        raise
+
+
+def test_an_interrupt_of_a_call_makes_no_other_call_within_it_and_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed: list[object] = []
+
+    def opened(*_: object, **__: object) -> object:
+        with _signals_held_back():
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, of_spark)
+        return "spark"
+
+    monkeypatch.setattr(session, "open_spark", opened)
+    monkeypatch.setattr(session, "close_spark", closed.append)
+    monkeypatch.setattr(session, "_has_session", lambda: False)
+    with pytest.raises(KeyboardInterrupt), spark_session("job"):
+        interrupted_call()
+    assert closed == ["spark"]
+    assert caplog.records == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    logging.warning("others are heard")
+    assert len(caplog.records) == 1
 
 
 def test_a_session_whose_jvm_has_died_is_closed_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
