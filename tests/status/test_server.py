@@ -5,6 +5,7 @@ More than 400 lines, as all of them are asked of one server.
 
 import asyncio
 import select
+import re
 import socket
 import threading
 import time
@@ -299,6 +300,8 @@ async def test_a_blocked_loop_is_told_while_it_is_blocked_and_not_after(
             assert (answer.status, answer.told["error"]) == (503, "the member's event loop does not answer")
         scraped = (await ask(port, "/metrics")).body
         assert b"\nlbg_member_up 0.0\n" in scraped
+        (blocked_s,) = re.findall(rb"\nlbg_member_loop_blocked_seconds (\S+)\n", scraped)
+        assert float(blocked_s) * 1_000 > second.told["blocked_ms"]  # type: ignore[operator]
         release.set()
         await until_alive(port)
         # What it owed before is forgotten.
