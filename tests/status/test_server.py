@@ -4,8 +4,8 @@ More than 400 lines, as all of them are asked of one server.
 """
 
 import asyncio
-import select
 import re
+import select
 import socket
 import threading
 import time
