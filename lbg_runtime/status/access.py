@@ -102,8 +102,8 @@ def names_loopback(hosts: list[str]) -> bool:
     if len(hosts) != 1:
         return False
     # Any port will do, as a port that is forwarded to us is another one.
-    name, colon, port = hosts[0].rpartition(":")
-    if not (colon and port.isascii() and port.isdecimal()):
+    name, _, port = hosts[0].rpartition(":")
+    if not (port.isascii() and port.isdecimal()):
         name = hosts[0]
     is_bracketed = name.startswith("[") and name.endswith("]")
     return ListenAddress(name[1:-1] if is_bracketed else name.lower(), 0).is_loopback
