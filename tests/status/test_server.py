@@ -57,6 +57,8 @@ async def test_a_member_that_is_well_says_so_on_every_route() -> None:
     assert told["/readyz"] == {"ready": True, "reasons": []}
     assert told["/v1/status"]["flows"]["orders/0"]["state"] == "active"  # type: ignore[index]
     assert [one["queue"] for one in told["/v1/moves"]["changes"]] == [0, 1, 2]  # type: ignore[attr-defined]
+    whose = [[told[path][name] for name in ("member", "incarnation")] for path in FACTS[:3]]
+    assert whose == [[READY.member, READY.incarnation]] * 3
     assert (told["/v1/keys/k"]["key"], told["/v1/keys/k"]["shard"]) == ("k", 3)
 
 
@@ -65,6 +67,7 @@ async def test_metrics_are_told_as_prometheus_scrapes_them() -> None:
         answer = await ask(port, "/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
+    assert "server" not in answer.headers, "which has what versions is nobody's business"
     assert b'lbg_messages_handled_total{queue="1"} 7.0\n' in answer.body
     assert b"\nlbg_member_up 1.0\n" in answer.body
 
