@@ -191,7 +191,7 @@ class App:
         Raises what `run` raises.
 
         `ends_process`: the caller does nothing more but end the process, within a bound, so these signals are ignored
-        once the member has left.
+        once the member has left. Otherwise they do again what the program had told them to.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised here. A
