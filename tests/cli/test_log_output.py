@@ -5,6 +5,7 @@ import io
 import json
 import os
 import select
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -63,6 +64,17 @@ def test_a_line_takes_the_place_of_a_row_that_is_shown_below_the_log():
         output.write("one\n")
     output.write("two\n")
     assert stream.getvalue() == "half a bar\r\x1b[2Kone\ntwo\n"
+
+
+def test_what_could_not_be_written_is_told_of_again_where_the_line_that_tells_it_could_not_be_either(monkeypatch):
+    stream, is_full = io.StringIO(), iter([True, False, True, False, False])
+    output, write = LogOutput(stream), stream.write
+    monkeypatch.setattr(stream, "write", lambda text: _FullDisk().write(text) if next(is_full) else write(text))
+    report = SimpleNamespace(error=lambda event, count: output.write(f"{event} {count}\n"))
+    monkeypatch.setattr(log, "_log", report)
+    for line in ("one\n", "two\n", "three\n"):
+        output.write(line)
+    assert stream.getvalue() == "two\nthree\nlog_writes_failed 2\n"
 
 
 AGAIN = """
@@ -265,6 +277,19 @@ def test_a_line_for_which_a_pipe_has_room_is_written_in_one_piece_and_no_other_p
             output.write("y\n")
         assert pieces == [10_000, 2] * 5
         assert os.get_blocking(writing)  # It is shared with other processes.
+
+
+def test_a_socket_that_nobody_reads_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr(log, "READER_WAIT_MS", 50)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("w") as stream, capture_logs() as logs:
+        output = LogOutput(stream)
+        output.write("x" * 1_000_000 + "\n")
+        while select.select([theirs], [], [], 0)[0]:
+            theirs.recv(1_000_000)
+        output.write("next\n")
+        assert theirs.recv(100) == b"\nnext\n"
+    assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 1)]
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
