@@ -62,6 +62,7 @@ def folder(tmp_path):
 def _only_line(result: subprocess.CompletedProcess[str]) -> str:
     """The one line for the user; log lines are JSON."""
     assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
     assert "Traceback" not in result.stderr
     lines = [line for line in result.stderr.splitlines() if not line.startswith("{")]
     assert len(lines) == 1, result.stderr
