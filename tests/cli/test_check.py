@@ -94,6 +94,14 @@ def test_the_summary_is_also_for_people(folder):
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
 
 
+def test_what_a_module_logs_as_it_is_imported_is_no_part_of_the_summary(lbg, folder):
+    module = folder() / "shop.py"
+    module.write_text(f"{module.read_text()}\nimport structlog\nstructlog.get_logger().info('imported')\n")
+    result = lbg(module.parent, "check", "--json")
+    assert json.loads(result.stdout)["ok"]
+    assert json.loads(result.stderr)["event"] == "imported"
+
+
 def test_a_subscription_with_the_hash_prefix_is_warned_of(lbg, folder):
     (folder() / "shop.py").write_text(GOOD.replace("orders/>", "h/*/orders/>"))
     result = lbg(folder(), "check")
