@@ -1,13 +1,13 @@
 """A new group while it is made, and how it is undone if it cannot be made to its end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import structlog
 
 from lbg_runtime.admin.executor import Executor, OnStep
-from lbg_runtime.admin.fills import check_unused
+from lbg_runtime.admin.fills import check_still_unused, check_unused
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State
 from lbg_runtime.admin.plan import Create, Delete, Step, after_steps, difference, plan_delete, plan_quiet, take_step
 from lbg_runtime.admin.state import read_object
@@ -24,12 +24,21 @@ _log = structlog.get_logger(__name__)
 class Creation:
     """Remembers what it has made of one group, so that only that is removed if it fails. Carried out once."""
 
-    def __init__(self, client: SempClient, vpn: str, steps: Sequence[Step], *, members_create: bool) -> None:
+    def __init__(
+        self,
+        client: SempClient,
+        vpn: str,
+        steps: Sequence[Step],
+        steady_s: Callable[[], float],
+        *,
+        members_create: bool,
+    ) -> None:
         """`members_create`: whether members and publishers may be making the same queues."""
         self._client = client
         self._vpn = vpn
         self._executor = Executor(client, vpn)
         self._steps = steps
+        self._steady_s = steady_s
         self._members_create = members_create
         self._made: dict[Ref, Attributes] = {}
         self._in_doubt: Step | None = None
@@ -80,6 +89,7 @@ class Creation:
                     await self._executor.take_back(quieting)
                     raise
                 for step in plan_delete(after_steps(left, quieting)):
+                    await check_still_unused(self._client, self._vpn, step, self._steady_s)
                     await self._executor.do_unless_gone(step)
                     if isinstance(step, Delete):
                         # Not its parts, which would have to be looked for among all others: nobody is told of parts.

@@ -1,14 +1,15 @@
 """A group on the broker, from its creation to its end."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from lbg_runtime.admin.creation import Creation
 from lbg_runtime.admin.executor import Executor, OnStep
-from lbg_runtime.admin.fills import check_unused
+from lbg_runtime.admin.fills import check_still_unused, check_unused
 from lbg_runtime.admin.objects import Attributes, ObjectKind, Ref, State, desired_state, with_limits
 from lbg_runtime.admin.plan import (
     Change,
@@ -77,9 +78,11 @@ class GroupAdmin:
     One administrator at a time: two at once may undo each other's work, though either can be run again afterwards.
     """
 
-    def __init__(self, client: SempClient, vpn: str) -> None:
+    def __init__(self, client: SempClient, vpn: str, steady_s: Callable[[], float] = time.monotonic) -> None:
+        """`steady_s` is a clock in seconds; one that goes on while the host sleeps notices that it did."""
         self._client = client
         self._vpn = vpn
+        self._steady_s = steady_s
         self._executor = Executor(client, vpn)
 
     async def stored_groups(self) -> list[StoredGroup]:
@@ -137,7 +140,7 @@ class GroupAdmin:
         plan has problems, otherwise whatever was in the way.
         """
         _refuse(plan.problems)
-        creation = Creation(self._client, self._vpn, plan.steps, members_create=plan.members_create)
+        creation = Creation(self._client, self._vpn, plan.steps, self._steady_s, members_create=plan.members_create)
         await creation.carry_out(on_step)
 
     async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
@@ -145,9 +148,10 @@ class GroupAdmin:
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was;
         `MembersNotSeen` while the broker does not know yet who binds to queues that had messages; `VpnNotUp` where what
-        it says of them counts for nothing. Raises `GroupMissing` if there is nothing, also if somebody else has deleted
-        it meanwhile, and `GroupRefused` if what is stored under its name cannot be read, or if this administrator may
-        not change the VPN. The next deletion continues one that was interrupted.
+        it says of them counts for nothing; and at a queue that somebody else has put to use again meanwhile,
+        `GroupReopened` or `GroupInUse`. Raises `GroupMissing` if there is nothing, also if somebody else has deleted it
+        meanwhile, and `GroupRefused` if what is stored under its name cannot be read, or if this administrator may not
+        change the VPN. The next deletion continues one that was interrupted.
         """
         begun: list[Step] = []
 
@@ -199,6 +203,8 @@ class GroupAdmin:
             await check_unused(self._client, self._vpn, gone)
         for step in plan_delete(after_steps(gone, quieting)):
             on_step(step)
+            if not force:
+                await check_still_unused(self._client, self._vpn, step, self._steady_s)
             await self._executor.do(step)
         return kept
 

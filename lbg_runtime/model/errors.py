@@ -423,6 +423,17 @@ class GroupInUse(SempError):
         self.only_parking = only_parking
 
 
+class GroupReopened(SempError):
+    """A deletion has stopped at a queue that it had closed: somebody else has opened it again."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"queue {queue} takes messages again, which this command had closed; "
+            "expected nobody else to work on the group while it is deleted"
+        )
+        self.queue = queue
+
+
 class GroupMissing(SempError):
     """Nothing of the group is on the broker."""
 

@@ -5,6 +5,7 @@ More than 400 lines, as one creation is disturbed at every step and by everybody
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import httpx
@@ -286,6 +287,24 @@ async def test_a_creation_that_fails_is_not_taken_back_by_the_word_of_a_standby(
     assert "VPN default is standby" in told[-1]["reason"]
     publish(broker)
     assert await read_fills(client, "default", ["orders/1"]) == {"orders/1": (2, 0)}, "its queues take messages again"
+
+
+async def test_a_creation_takes_back_no_queue_that_was_put_to_use_while_it_stood_still(broker, client):
+    """Somebody else may have finished the group meanwhile."""
+
+    async def finish():
+        admin = GroupAdmin(client, "default")
+        await admin.apply(await admin.plan(SPEC))
+        publish(broker)
+
+    failing = Between(broker.transport, "POST", "jndiQueues", partial(asyncio.sleep, 0), httpx.ReadTimeout("gone"))
+    broker.transport = Between(failing, "DELETE", "1", finish, after=True)
+    async with broker.client() as making:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await create(making)
+    assert told[-1]["event"] == "group_creation_not_undone"
+    assert told[-1]["reason"].startswith("queue orders/0 takes messages again")
+    assert await read_fills(client, "default", ["orders/1"]) == {"orders/1": (1, 0)}
 
 
 @pytest.mark.parametrize("error", [httpx.ReadTimeout("gone"), asyncio.CancelledError()])

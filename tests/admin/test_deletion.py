@@ -3,13 +3,14 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import httpx
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.admin.executor import PAUSES_S
-from lbg_runtime.admin.fills import read_fills
+from lbg_runtime.admin.fills import LOOK_COUNTS_S, read_fills
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.problems import is_own_username
 from lbg_runtime.admin.roles import Login, Role
@@ -20,6 +21,7 @@ from lbg_runtime.model.errors import (
     GroupInUse,
     GroupMissing,
     GroupRefused,
+    GroupReopened,
     MembersNotSeen,
     SempRefused,
     SempUnreachable,
@@ -274,6 +276,65 @@ async def test_a_deletion_that_is_refused_when_part_of_the_group_is_gone_says_so
     assert events(told) == ["group_deletion_interrupted"]
     left = await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", "orders/1"))
     assert not left.flag("ingressEnabled"), "a group without one of its queues takes no messages"
+
+
+@pytest.mark.parametrize("is_closed_again", [False, True])
+async def test_a_deletion_takes_no_queue_that_was_put_to_use_again_while_it_stood_still(
+    broker, client, is_closed_again
+):
+    """Its process may be stopped, or its host asleep, for as long as it takes somebody else to bring the group back."""
+    await create(client, SHARED)
+
+    async def bring_back():
+        admin = GroupAdmin(client, "default")
+        await admin.apply(await admin.plan(SHARED))
+        publish(broker)
+        if is_closed_again:
+            await client.update(("msgVpns", "default", "queues", "orders/1"), {"ingressEnabled": False})
+
+    broker.transport = Between(broker.transport, "DELETE", "0", bring_back, after=True)
+    async with broker.client() as watched:
+        with capture_logs() as told, pytest.raises(GroupInUse if is_closed_again else GroupReopened, match="orders/1"):
+            await GroupAdmin(watched, "default").delete(SHARED)
+    assert events(told) == ["group_deletion_interrupted"]
+    assert await read_fills(client, "default", ["orders/0", "orders/1"]) == {"orders/0": (0, 0), "orders/1": (1, 0)}
+
+
+async def test_a_look_at_a_queue_that_is_over_for_long_does_not_let_it_be_deleted(broker, client):
+    """As when the process is stopped behind the look."""
+    await create(client, SHARED)
+    now_s = 0.0
+
+    class Stopped(httpx.AsyncBaseTransport):
+        """Once the queues are closed for good, the group is brought back behind the first look at one."""
+
+        def __init__(self, inner):
+            self._inner, self._is_deleting, self.is_done = inner, False, False
+
+        async def handle_async_request(self, request):
+            nonlocal now_s
+            answer = await self._inner.handle_async_request(request)
+            self._is_deleting |= request.method == "DELETE"
+            if self._is_deleting and not self.is_done and "/monitor/" in request.url.path:
+                self.is_done = True
+                admin = GroupAdmin(client, "default")
+                await admin.apply(await admin.plan(SHARED))
+                now_s += LOOK_COUNTS_S
+            return answer
+
+    broker.transport = Stopped(broker.transport)
+    async with broker.client() as watched:
+        with pytest.raises(GroupReopened, match="orders/0"):
+            await GroupAdmin(watched, "default", lambda: now_s).delete(SHARED)
+    assert {*broker.engine.queue_names("default")} == {"orders/0", "orders/1"}
+
+
+async def test_a_broker_that_takes_long_to_tell_of_a_queue_has_none_deleted(broker, client):
+    await create(client)
+    seconds = count(step=LOOK_COUNTS_S)
+    with pytest.raises(SempUnreachable, match="it takes longer than 5 s"):
+        await GroupAdmin(client, "default", lambda: next(seconds)).delete(SPEC)
+    assert {*broker.engine.queue_names("default")} == {"orders/0", "orders/1"}
 
 
 async def test_a_queue_of_others_that_is_named_as_the_account_keeps_no_group_from_being_deleted(broker, client):

@@ -182,10 +182,11 @@ def _run(settings: "Settings", act: "Callable[[GroupAdmin, SempClient], Awaitabl
 
     from lbg_runtime.admin.account import open_semp
     from lbg_runtime.admin.group import GroupAdmin
+    from lbg_runtime.runtime.clock import steady_s
 
     async def run() -> T:
         async with open_semp(settings) as client:
-            return await act(GroupAdmin(client, settings.connection.vpn), client)
+            return await act(GroupAdmin(client, settings.connection.vpn, steady_s), client)
 
     return uvloop.run(run())
 
