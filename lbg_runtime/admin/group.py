@@ -38,6 +38,7 @@ from lbg_runtime.model.errors import (
     GroupMissing,
     GroupRefused,
     MembersNotSeen,
+    PlanOutdated,
     SempError,
     SempMissing,
     SempRefused,
@@ -48,6 +49,9 @@ from lbg_runtime.semp.client import SempClient
 
 _LOOKS = 5
 """The most looks at a group that somebody else is deleting at the same time."""
+
+PLAN_COUNTS_S = 30.0
+"""How long after the plan, or the beginning of the step before it, a step may begin: longer than a broker takes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +87,8 @@ class GroupAdmin:
         self._client = client
         self._vpn = vpn
         self._steady_s = steady_s
+        self._seen_s = steady_s()
+        """When the newest plan was made, or a step of it last began."""
         self._executor = Executor(client, vpn)
 
     async def stored_groups(self) -> list[StoredGroup]:
@@ -102,6 +108,7 @@ class GroupAdmin:
             named = {problem.where for problem in problems}
             problems += (taken for taken in find_taken_names(spec, actual) if taken.where not in named)
         remarks = (*await self._look_at_borrowed(spec), *find_unread_parking(spec, actual))
+        self._seen_s = self._steady_s()
         return Plan(steps, tuple(problems), surplus_queues(spec, actual), remarks, spec.creates_queues)
 
     async def _look_at_borrowed(self, spec: GroupSpec) -> tuple[UserError, ...]:
@@ -111,21 +118,26 @@ class GroupAdmin:
         return tuple(find_unfit({queue: None if each is None else each.attributes for queue, each in found.items()}))
 
     async def apply(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
-        """Carry out a plan; raises `GroupRefused` if it has problems.
+        """Carry out the newest plan; raises `GroupRefused` if it has problems.
 
         If it fails or is killed on the way, the next plan continues from there. If it fails or is cancelled, and may
-        have changed something, the log says so.
+        have changed something, the log says so. Raises `PlanOutdated` at a step that comes long after the one before
+        it, or after the plan: this process was stopped, or its host slept, and somebody else may have changed the group
+        meanwhile, even moved its shards.
         """
         _refuse(plan.problems)
         done = 0
         try:
             for step in plan.steps:
                 on_step(step)
+                before_s, self._seen_s = self._seen_s, self._steady_s()
+                if (since_s := self._seen_s - before_s) > PLAN_COUNTS_S:
+                    raise PlanOutdated(since_s)
                 await self._executor.do(step)
                 done += 1
         except (SempError, asyncio.CancelledError) as error:
             # What is refused is not done; every other step may have been.
-            if done or not isinstance(error, SempRefused):
+            if done or not isinstance(error, PlanOutdated | SempRefused):
                 reason, expected = _reason_of(error), "`lbg group apply` to go on, `lbg group plan` to see what is left"
                 steps = len(plan.steps)
                 _log.error("group_apply_interrupted", reason=reason, done=done, steps=steps, expected=expected)

@@ -434,6 +434,19 @@ class GroupReopened(SempError):
         self.queue = queue
 
 
+class PlanOutdated(SempError):
+    """A plan was not carried on: so much time has passed that the group may be another one by now."""
+
+    # The next run makes a plan of its own.
+    retriable = True
+
+    def __init__(self, since_s: float) -> None:
+        super().__init__(
+            f"this command stood still for {since_s:.0f} s, and somebody else may have changed the group meanwhile; "
+            "expected the same command again"
+        )
+
+
 class GroupMissing(SempError):
     """Nothing of the group is on the broker."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.admin.group import GroupAdmin
+from lbg_runtime.admin.group import PLAN_COUNTS_S, GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
 from lbg_runtime.admin.problems import find_problems, find_unfit, find_unread_parking
 from lbg_runtime.admin.roles import Login, Role
@@ -16,7 +16,7 @@ from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
 from lbg_runtime.core.parking.records import parking_queue
-from lbg_runtime.model.errors import GroupRefused, SempRefused, SempUnreachable
+from lbg_runtime.model.errors import GroupRefused, PlanOutdated, SempRefused, SempUnreachable
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
@@ -430,4 +430,27 @@ async def test_a_dead_message_queue_that_is_missing_is_told(client):
     assert [str(each) for each in (await admin.plan(spec)).remarks] == [
         "queue #DEAD_MSG_QUEUE: is missing, and members move messages to it; expected one that exists"
     ]
+    assert (await admin.plan(SPEC)).is_clean
+
+
+@pytest.mark.parametrize("after_a_step", [False, True])
+async def test_a_plan_that_has_stood_still_is_not_carried_on(broker, client, after_a_step):
+    """By then its shards may have been moved, and it would subscribe one to a second queue."""
+    await create(client)
+    queue = ("msgVpns", "default", "queues", "orders/0")
+    for each in await client.find_all(SempApi.CONFIG, (*queue, "subscriptions")):
+        await client.delete((*queue, "subscriptions", each.text("subscriptionTopic")))
+    now_s, taken = 0.0, []
+
+    def stop(step):
+        nonlocal now_s
+        taken.append(step)
+        now_s += PLAN_COUNTS_S + 1 if len(taken) > after_a_step else PLAN_COUNTS_S
+
+    admin = GroupAdmin(client, "default", lambda: now_s)
+    with pytest.raises(PlanOutdated, match=r"stood still for 31 s.* expected the same command again"):
+        await admin.apply(await admin.plan(SPEC), stop)
+    subscriptions = await client.find_all(SempApi.CONFIG, (*queue, "subscriptions"))
+    assert len(subscriptions) == after_a_step
+    await admin.apply(await admin.plan(SPEC))
     assert (await admin.plan(SPEC)).is_clean
