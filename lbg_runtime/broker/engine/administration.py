@@ -31,13 +31,15 @@ class Administration:
     def change_queue(self, vpn: str, queue: QueueName, settings: QueueSettings) -> list[Effect]:
         """Change the settings of a queue.
 
-        Its flows end with 503 `Queue Shutdown` if it may no longer have any, or if settings by which they were admitted
-        have changed.
+        Its flows end with 503 `Service Unavailable` if it may no longer have any, after which clients ask for theirs
+        again until they are admitted; and with 503 `Queue Shutdown` if settings by which they were admitted have
+        changed.
         """
         found = self._registry.queue(vpn, queue)
         before = found.settings
         keeps_flows = settings.egress_enabled and _admission(settings) == _admission(before)
-        effects = [] if keeps_flows else self._registry.end_flows(found, "Queue Shutdown")
+        text = "Queue Shutdown" if settings.egress_enabled else "Service Unavailable"
+        effects = [] if keeps_flows else self._registry.end_flows(found, text)
         return effects + found.change(settings)
 
     def delete_messages(self, vpn: str, queue: QueueName, sequences: Container[int] | None = None) -> list[Effect]:

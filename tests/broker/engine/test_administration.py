@@ -84,8 +84,8 @@ def test_a_queue_without_egress_ends_its_flows_without_electing_one_and_admits_n
     stage.publish(2)
 
     assert change(stage, egress_enabled=False) == [
-        FlowEnded(ann, active, "Queue Shutdown"),
-        FlowEnded(bob, standby, "Queue Shutdown"),
+        FlowEnded(ann, active, "Service Unavailable"),
+        FlowEnded(bob, standby, "Service Unavailable"),
     ]
     assert stage.queue.flows == ()
     assert (stage.queue.depth, stage.queue.unacked_count) == (2, 0)

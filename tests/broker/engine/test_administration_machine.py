@@ -20,7 +20,7 @@ class AdministeredMachine(EngineMachine):
         effects = self.engine.administration.change_queue("default", queue, closed)
         line = list(self.lines[queue])
         assert effects == [
-            FlowEnded(self.connections[handle.client_name], handle.flow, "Queue Shutdown")
+            FlowEnded(self.connections[handle.client_name], handle.flow, "Service Unavailable")
             for handle in line
             if handle.flow is not None
         ]

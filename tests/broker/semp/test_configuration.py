@@ -200,7 +200,7 @@ async def test_settings_are_in_force_at_once(desk):
     desk.publish("a/1")
     assert desk.status("q").depth == 1
     await desk.ask("PATCH", QUEUES, "q", body={"egressEnabled": False})
-    assert [(e.flow, e.text) for e in desk.effects if isinstance(e, FlowEnded)] == [(flow, "Queue Shutdown")]
+    assert [(e.flow, e.text) for e in desk.effects if isinstance(e, FlowEnded)] == [(flow, "Service Unavailable")]
     assert desk.status("q").settings.permission is Permission.CONSUME
 
 
