@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -189,3 +190,21 @@ async def test_no_more_are_under_way_than_half_of_what_closes_the_intake(
     await flow.unbind()
     assert windows - {0} == {40}
     assert broker.engine.queue_depth("default", QUEUE) == 0
+
+
+async def test_a_flow_of_a_queue_that_is_shut_is_inactive_and_has_everything_again_when_it_is_open(
+    broker: BrokerServer, transport: SolaceTransport
+) -> None:
+    def switch(*, egress: bool) -> None:
+        changed = replace(broker.engine.queue_status("default", QUEUE).settings, egress_enabled=egress)
+        broker.carry_out(broker.engine.administration.change_queue("default", QUEUE, changed))
+
+    _, recorder = await bind(transport)
+    await publish(transport, 2)
+    await recorder.until_received(2)
+    switch(egress=False)
+    await recorder.until_inactive()
+    switch(egress=True)
+    await recorder.until_received(4)
+    assert recorder.payloads == [b"0", b"1"] * 2
+    assert [delivery.redelivered for delivery in recorder.deliveries] == [False, False, True, True]
