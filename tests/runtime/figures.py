@@ -21,6 +21,7 @@ LOOKS_EVERY = 17
 """Steps of the loop. What is told wrong once is told wrong from then on, as counts add up."""
 
 FED = (FlowState.ACTIVE, FlowState.DRAINING)
+IN_GOOD_ORDER = frozenset(each.value for each in ReleaseCause if each.is_in_good_order)
 
 
 class Figures:
@@ -205,7 +206,7 @@ class Figures:
         fed = sum(states[state] for state in FED)
         yield from _outside("queues taken and not given", kept, fed, fed + states[FlowState.UNBINDING])
         yield from _differing("states", told.queue_states, {state.value: states[state] for state in FlowState})
-        in_good_order = sum(count for (_, cause), count in counts.items() if _is_in_good_order(cause))
+        in_good_order = sum(count for (_, cause), count in counts.items() if cause in IN_GOOD_ORDER)
         yield from _outside("drains", sum(told.meters.drains.counts), 0, in_good_order)
 
     def _wrong_of_keys(self):
@@ -285,10 +286,6 @@ def _counters(told):
     if told.sidecar is not None:
         for name in ("accepted", "dropped", "failed", "published", "unpublished", "refused"):
             yield f"sidecar {name}", getattr(told.sidecar, name)
-
-
-def _is_in_good_order(cause):
-    return cause in {each.value for each in ReleaseCause if each.is_in_good_order}
 
 
 def _differing(what, told, true):

@@ -163,8 +163,8 @@ def test_a_mistake_in_the_shell_would_be_found(mistake, monkeypatch):
         or faults(world_class, outcomes={("a", 3): _cancel_itself})
         or any(
             faults(world_class, [(step, name)])
-            for name in (*world_class.MISHAPS, *mishaps)
             for step in range(29, steps, 3)
+            for name in (*world_class.MISHAPS, *mishaps)
         )
     )
 
