@@ -50,14 +50,11 @@ def _until(process: subprocess.Popen[str], event: str, times: int = 1) -> dict[s
     return entry
 
 
-def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_path):
+def test_it_handles_what_another_process_publishes_and_leaves_clean(member, lbg, tmp_path):
     process, host = member
     _until(process, "member_started")  # only now every queue is there
-    publish = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "publish", "--topic", "orders/new", "--count", "20", "--keys", "4"],
-        cwd=ROOT, env={**os.environ, "LBG_HOST": host, "LBG_TRANSPORT": "solace"},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    load = ("--topic", "orders/new", "--count", "20", "--keys", "4")
+    publish = lbg(ROOT, "publish", *load, env={**os.environ, "LBG_HOST": host, "LBG_TRANSPORT": "solace"})
     assert publish.returncode == 0, publish.stderr
     assert _until(process, "order_handled", times=20)["member"] == "member-0"
     process.send_signal(signal.SIGTERM)

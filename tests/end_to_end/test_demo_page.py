@@ -4,7 +4,6 @@ import http.client
 import json
 import signal
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ import pytest
 
 from tests.end_to_end.test_demo import BOUND_S, demo_command, demo_environment, processes_of_session, wait_until_gone
 from tests.processes import running
+from tests.warm import WarmLbg
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -52,8 +52,7 @@ def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo_whose_logs_
         wait_until_gone(children)
 
 
-def test_a_page_needs_members_that_talk() -> None:
-    command = [sys.executable, "-m", "lbg_runtime.cli", "demo", "--page", "--rebind-mode", "cycle"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+def test_a_page_needs_members_that_talk(lbg: WarmLbg, tmp_path: Path) -> None:
+    done = lbg(tmp_path, "demo", "--page", "--rebind-mode", "cycle")
     told = "given with --rebind-mode cycle; expected --rebind-mode cooperative: members of a cycle do not talk"
     assert (done.returncode, done.stderr) == (2, f"lbg: --page: {told}\n")
