@@ -229,10 +229,6 @@ class RestripeRecordRefused(ProtocolError):
         super().__init__(f"no record of a re-striping: {payload!r}")
 
 
-class ParkingEntryRefused(ProtocolError):
-    """A message in a parking queue is not an entry that this version knows."""
-
-
 class ParkingNotReady(TransportError):
     """A message cannot be parked now; `reason` says what has to happen first.
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lbg_runtime.core.lanes import LaneKey
-from lbg_runtime.model.errors import ParkingEntryRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message, PropertyValue
 from lbg_runtime.model.whole import whole_number
@@ -191,15 +190,19 @@ def encode_entry(entry: WrittenEntry, topic: str) -> Message:
             return Message(topic, bytes(size_bytes), {KIND_PROPERTY: _ROOM})
 
 
+class _NotAnEntry(Exception):
+    """A message in a parking queue is not an entry that this version knows."""
+
+
 def decode_entry(message: Message) -> ParkingEntry:
     """Decode a message of a parking queue, whoever has put it there."""
     try:
         return _decode(message)
-    except ParkingEntryRefused as refusal:
+    except _NotAnEntry as refusal:
         found = message.properties
         is_ours = any(name.startswith(_OURS_BEGIN) for name in found)
         lane = _if_read(_lane, found)
-        return UnreadEntry(message, lane, _if_read(_only, found), is_ours, refusal.what[:_REASON_CHARS])
+        return UnreadEntry(message, lane, _if_read(_only, found), is_ours, str(refusal)[:_REASON_CHARS])
 
 
 def _decode(message: Message) -> WrittenEntry:
@@ -234,7 +237,7 @@ def _decode(message: Message) -> WrittenEntry:
         case "room":
             return RoomKept(len(message.payload))
         case other:
-            raise ParkingEntryRefused(f"{KIND_PROPERTY} {other!r}")
+            raise _NotAnEntry(f"{KIND_PROPERTY} {other!r}")
 
 
 def _plain(topic: str, properties: Mapping[str, PropertyValue]) -> Message:
@@ -245,20 +248,20 @@ def _plain(topic: str, properties: Mapping[str, PropertyValue]) -> Message:
 def _text(found: Mapping[str, PropertyValue], name: str) -> str:
     value = found.get(name)
     if not isinstance(value, str):
-        raise ParkingEntryRefused(f"{name} {value!r}")
+        raise _NotAnEntry(f"{name} {value!r}")
     return value
 
 
 def _whole(found: Mapping[str, PropertyValue], name: str) -> int:
     value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ParkingEntryRefused(f"{name} {value!r}")
+        raise _NotAnEntry(f"{name} {value!r}")
     return value
 
 
 def _number_in(text: str, name: str) -> int:
     if (number := whole_number(text, 19)) is None:
-        raise ParkingEntryRefused(f"{name} {text!r}")
+        raise _NotAnEntry(f"{name} {text!r}")
     return number
 
 
@@ -278,5 +281,5 @@ def _only(found: Mapping[str, PropertyValue]) -> tuple[ParkingOwner, int]:
 def _if_read(read: Callable[[Mapping[str, PropertyValue]], _Read], found: Mapping[str, PropertyValue]) -> _Read | None:
     try:
         return read(found)
-    except ParkingEntryRefused:
+    except _NotAnEntry:
         return None
