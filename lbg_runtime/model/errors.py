@@ -222,11 +222,12 @@ class ProtocolError(LbgError):
         self.offset = offset
 
 
-class RestripeRecordRefused(ProtocolError):
+class RestripeRecordRefused(LbgError):
     """A message on the topic of a re-striping is not a record that this version knows."""
 
     def __init__(self, payload: bytes) -> None:
         super().__init__(f"no record of a re-striping: {payload!r}")
+        self.payload = payload
 
 
 class ParkingNotReady(TransportError):

@@ -193,7 +193,7 @@ class StripeGate:
         try:
             record = decode_record(delivery.message.payload)
         except RestripeRecordRefused as refusal:
-            return self._keep_unread(delivery, refusal.what)
+            return self._keep_unread(delivery, str(refusal))
         if isinstance(record, StripeEnd):
             return [StripesEnded(record.generation, record.to_count), Drop(delivery.delivery_id)]
         if record.generation <= max(self._done_generation, self._ended_generation):
