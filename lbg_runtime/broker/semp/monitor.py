@@ -5,7 +5,7 @@ More than 400 lines, as each kind of object is a row of names that stand here al
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from zlib import crc32
 
 from lbg_runtime.broker.engine.answers import ClientStatus, Death, QueueStatus
@@ -143,15 +143,17 @@ def _vpns(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:  # noqa: A
 def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     (vpn,) = above
     for queue in engine.queue_names(vpn):
-        yield _Seen(queue, partial(_queue, engine, vpn, queue))
+        # Once for the queue and all its partitions, which there may be hundreds of.
+        look = cache(partial(engine.queue_status, vpn, queue))
+        yield _Seen(queue, partial(_queue, engine, vpn, look))
         settings = engine.queue_settings(vpn, queue)
         for number in range(settings.partition_count if settings.is_partitioned else 0):
-            yield _Seen(_partition_name(queue, number), partial(_partition, engine, vpn, queue, number), is_whole=False)
+            yield _Seen(_partition_name(queue, number), partial(_partition, engine, vpn, look, number), is_whole=False)
 
 
-def _queue(engine: Engine, vpn: str, queue: QueueName) -> _Told:
-    status = engine.queue_status(vpn, queue)
-    row = _NO_PARTITION | _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue))
+def _queue(engine: Engine, vpn: str, look: Callable[[], QueueStatus]) -> _Told:
+    status = look()
+    row = _NO_PARTITION | _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, status.name))
     return row, {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
 
 
@@ -173,14 +175,14 @@ def _partition_name(queue: QueueName, number: int) -> str:
     return f"#pq/{crc32(queue.encode()):08x}/{number:05d}"
 
 
-def _partition(engine: Engine, vpn: str, queue: QueueName, number: int) -> _Told:
+def _partition(engine: Engine, vpn: str, look: Callable[[], QueueStatus], number: int) -> _Told:
     """A partition appears as a queue of its own next to its queue, as on PubSub+."""
-    status = engine.queue_status(vpn, queue)
+    status = look()
     partition = status.partitions[number]
     row: Row = {
-        **dict.fromkeys(_queue(engine, vpn, queue)[0]),
+        **dict.fromkeys(_queue(engine, vpn, look)[0]),
         "msgVpnName": vpn,
-        "queueName": _partition_name(queue, number),
+        "queueName": _partition_name(status.name, number),
         **row_of(replace(status.settings, partition_count=0)),
         "durable": status.settings.durable,
         "partitionNumber": partition.number,

@@ -103,6 +103,9 @@ async def test_of_many_queues_only_those_of_the_answer_are_looked_at(desk, monke
         await desk.ask("GET", CONFIG, query=query.removeprefix("?"))
     await desk.get(CONFIG, "orders/33")
     assert looks == []
+    await desk.post(CONFIG, queueName="parted", accessType="non-exclusive", partitionCount=20)
+    assert len(await desk.get(QUEUES, query="count=10&where=partitionQueueName==parted")) == 10
+    assert looks.count("parted") == 1
 
 
 async def test_who_of_the_bound_clients_is_active(desk):
