@@ -72,8 +72,7 @@ async def test_the_address_is_the_client_s_own() -> None:
         await answered(connected)
         own = connected.get_extra_info("sockname")
         (name,) = server.client_names()
-        (seen,) = [each for each in server.engine.administration.clients("default") if each.name == name]
-        assert seen.address == own[0]
+        assert server.engine.administration.client("default", name).address == own[0]
 
 
 async def test_a_browser_gets_the_protocol_that_it_offered_first() -> None:

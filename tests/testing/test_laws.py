@@ -160,7 +160,7 @@ async def test_two_members_that_are_fed_at_once(handlers) -> None:
 
 def _client_of(group, member):
     name = next(life.client_name for life in group.lives if life.member == member)
-    return next(each.client for each in group.broker.engine.administration.clients("default") if each.name == name)
+    return group.broker.engine.administration.client("default", name).client
 
 
 async def test_what_still_lies_on_its_queue_is_not_lost(handlers) -> None:

@@ -95,17 +95,15 @@ class Administration:
 
     def end_client(self, vpn: str, client_name: str) -> list[Effect]:
         """End the connection of a client, which may connect again; 503 `Service Unavailable` if there is none."""
-        client = self._registry.vpn(vpn).clients.get(client_name)
-        if client is None:
-            raise BrokerRefusal(503, "Service Unavailable")
-        return self._registry.end_client(client, "Disconnected By Administrator")
+        return self._registry.end_client(self._client(vpn, client_name), "Disconnected By Administrator")
 
-    def clients(self, vpn: str) -> tuple[ClientStatus, ...]:
-        """Every client that is logged in."""
-        return tuple(self._status_of(client) for client in self._registry.vpn(vpn).clients.values())
+    def client_names(self, vpn: str) -> tuple[str, ...]:
+        """Names of all clients that are logged in."""
+        return tuple(self._registry.vpn(vpn).clients)
 
-    def _status_of(self, client: Client) -> ClientStatus:
-        flows = self._registry.flows
+    def client(self, vpn: str, client_name: str) -> ClientStatus:
+        """What an administrator can see of a client that is logged in; 503 `Service Unavailable` if there is none."""
+        client, flows = self._client(vpn, client_name), self._registry.flows
         return ClientStatus(
             client=client.id,
             name=client.name,
@@ -118,6 +116,12 @@ class Administration:
             introduction=client.introduction,
             connected_ms=client.connected_ms,
         )
+
+    def _client(self, vpn: str, client_name: str) -> Client:
+        client = self._registry.vpn(vpn).clients.get(client_name)
+        if client is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        return client
 
 
 def _admission(settings: QueueSettings) -> tuple[object, ...]:

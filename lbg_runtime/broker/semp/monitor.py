@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from zlib import crc32
 
-from lbg_runtime.broker.engine.answers import ClientStatus, Death, QueueStatus
+from lbg_runtime.broker.engine.answers import Death, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.rates import Rates
@@ -356,31 +356,35 @@ def _groups(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
 
 def _clients(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     (vpn,) = above
-    for client in engine.administration.clients(vpn):
-        row: Row = {
-            "msgVpnName": vpn,
-            "clientName": client.name,
-            "clientId": client.client,
-            "clientUsername": client.account,
-            "originalClientUsername": client.username,
-            "clientAddress": client.address,
-            "softwareVersion": client.introduction.software_version,
-            "softwareDate": client.introduction.software_date,
-            "platform": client.introduction.platform,
-            "user": client.introduction.user,
-            "description": client.introduction.description,
-            "uptime": (engine.surroundings.timetable.now() - client.connected_ms) // 1_000,
-            "rxFlowCount": client.publisher_flow_count,
-            "txFlowCount": len(client.flows),
-            "subscriptionCount": len(client.subscriptions),
-        }
-        counts = {"subscriptions": len(client.subscriptions), "txFlows": len(client.flows)}
-        yield _seen(client.name, row, counts)
+    for name in engine.administration.client_names(vpn):
+        yield _Seen(name, partial(_client, engine, vpn, name))
+
+
+def _client(engine: Engine, vpn: str, name: str) -> _Told:
+    client = engine.administration.client(vpn, name)
+    row: Row = {
+        "msgVpnName": vpn,
+        "clientName": client.name,
+        "clientId": client.client,
+        "clientUsername": client.account,
+        "originalClientUsername": client.username,
+        "clientAddress": client.address,
+        "softwareVersion": client.introduction.software_version,
+        "softwareDate": client.introduction.software_date,
+        "platform": client.introduction.platform,
+        "user": client.introduction.user,
+        "description": client.introduction.description,
+        "uptime": (engine.surroundings.timetable.now() - client.connected_ms) // 1_000,
+        "rxFlowCount": client.publisher_flow_count,
+        "txFlowCount": len(client.flows),
+        "subscriptionCount": len(client.subscriptions),
+    }
+    return row, {"subscriptions": len(client.subscriptions), "txFlows": len(client.flows)}
 
 
 def _flows_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, client = above
-    for queue, flow in _client(engine, above).flows:
+    for queue, flow in engine.administration.client(vpn, client).flows:
         row: Row = {
             "msgVpnName": vpn,
             "clientName": client,
@@ -393,20 +397,15 @@ def _flows_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
 
 def _subscriptions_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, client = above
-    for topic in _client(engine, above).subscriptions:
+    for topic in engine.administration.client(vpn, client).subscriptions:
         yield _seen(topic, {"msgVpnName": vpn, "clientName": client, "subscriptionTopic": topic})
-
-
-def _client(engine: Engine, above: tuple[str, ...]) -> ClientStatus:
-    vpn, name = above
-    return next(client for client in engine.administration.clients(vpn) if client.name == name)
 
 
 _NAMES: Mapping[tuple[str, ...], Callable[[Engine, tuple[str, ...]], Iterable[str]]] = {
     ("msgVpns",): lambda engine, _: engine.administration.vpn_names(),
     ("msgVpns", "queues"): lambda engine, above: engine.queue_names(above[0]),
     ("msgVpns", "replayLogs"): _replay_log_names,
-    ("msgVpns", "clients"): lambda engine, above: (one.name for one in engine.administration.clients(above[0])),
+    ("msgVpns", "clients"): lambda engine, above: engine.administration.client_names(above[0]),
 }
 """For the kinds that have something below them."""
 

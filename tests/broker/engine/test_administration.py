@@ -219,7 +219,7 @@ def test_clients_of_an_account_are_ended_and_no_others(stage):
     assert stage.engine.administration.end_clients_of("default", "staff") == [
         ClientEnded(ann, "Client Username Is Shutdown")
     ]
-    assert [client.name for client in stage.engine.administration.clients("default")] == ["publisher", "bob"]
+    assert stage.engine.administration.client_names("default") == ("publisher", "bob")
 
 
 def test_what_one_client_of_an_account_that_is_ended_had_goes_to_no_other_of_it(stage):
@@ -238,7 +238,7 @@ def test_a_client_is_seen_with_what_it_holds(stage):
     client, _ = stage.engine.connect("default", "anybody", "", "ann", "127.0.0.1")
     stage.engine.subscribe(client, "news/>")
     flow = stage.bind(client).flow
-    seen = next(each for each in stage.engine.administration.clients("default") if each.name == "ann")
+    seen = stage.engine.administration.client("default", "ann")
     assert (seen.username, seen.account, seen.address) == ("anybody", "default", "127.0.0.1")
     assert seen.subscriptions == ("news/>",)
     assert [(queue, held.flow, held.active) for queue, held in seen.flows] == [(QUEUE, flow, True)]

@@ -108,6 +108,20 @@ async def test_of_many_queues_only_those_of_the_answer_are_looked_at(desk, monke
     assert looks.count("parted") == 1
 
 
+async def test_of_many_clients_only_those_of_the_answer_are_looked_at(desk, monkeypatch):
+    for number in range(40):
+        desk.client(f"c{number:02d}")
+    administration, looks = desk.engine.administration, []
+    look = administration.client
+    monkeypatch.setattr(administration, "client", lambda vpn, name: looks.append(name) or look(vpn, name))
+    assert (await desk.get(CLIENTS, "c33"))["clientName"] == "c33"
+    assert await desk.get(CLIENTS, "c33", "txFlows") == []
+    assert looks == ["c33", "c33"]
+    looks.clear()
+    assert len(await desk.get(CLIENTS, query="count=10")) == 10
+    assert len(looks) <= 11
+
+
 async def test_who_of_the_bound_clients_is_active(desk):
     await make_queue(desk)
     for name in ("ann", "bob"):

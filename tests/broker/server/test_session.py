@@ -119,7 +119,7 @@ def test_a_client_is_known_by_what_it_says_of_itself_and_where_it_came_from() ->
         )
     ]
     session.receive(login("name", *said))
-    (client,) = desk.engine.administration.clients("default")
+    client = desk.engine.administration.client("default", "name")
     assert (client.name, client.username, client.address) == ("name", "user", "127.0.0.9")
     assert client.introduction == Introduction(
         "SOFTWARE_VERSION", "SOFTWARE_DATE", "PLATFORM", "USER_ID", "DESCRIPTION"

@@ -273,7 +273,7 @@ def test_a_client_describes_itself_anew_and_has_another_name() -> None:
     told = ask(session, DESCRIBE, RENAME)
     assert [response_of(answer) for answer in told] == [OK, OK]
     assert decode_client_ctrl(told[1].body).find(ClientKind.INBOX) == text(inbox_of("u1renamed"))
-    (client,) = desk.engine.administration.clients("default")
+    client = desk.engine.administration.client("default", "u1renamed")
     assert (client.name, client.introduction.description) == ("u1renamed", "new description")
     assert session.client_name == "u1renamed"
 

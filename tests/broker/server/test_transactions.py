@@ -169,8 +169,8 @@ def test_nothing_is_kept_of_flows_and_sessions_that_were_closed() -> None:
             session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(closed))))
         answers(session)
         assert ask(session, TransactionKind.CLOSE, session_id) == OK
-    (status,) = desk.engine.administration.clients("default")
-    assert status.publisher_flow_count == 0
+    (name,) = desk.engine.administration.client_names("default")
+    assert desk.engine.administration.client("default", name).publisher_flow_count == 0
 
 
 def test_a_session_that_was_closed_is_unknown_and_so_are_its_flows() -> None:

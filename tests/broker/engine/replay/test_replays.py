@@ -122,7 +122,8 @@ def test_a_time_before_there_was_a_log_ends_the_flow_and_the_queue_keeps_what_it
     assert effects == [FlowEnded(client, bound.flow, "Replay Start Time Not Available")]
     assert stage.queue.flows == ()
     assert stage.queue.depth == 1
-    assert stage.engine.administration.clients("default")[1].flows == ()
+    (_, name) = stage.engine.administration.client_names("default")
+    assert stage.engine.administration.client("default", name).flows == ()
 
 
 def test_browsers_are_told_and_what_a_lost_connection_held_counts_no_more():
