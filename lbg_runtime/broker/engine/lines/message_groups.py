@@ -24,9 +24,6 @@ class MessageGroups:
         """By group or bucket, the least recently used first."""
         self._used_ms: dict[Hashable, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._owners)
-
     @property
     def deadline_ms(self) -> int | None:
         """When the first group expires, unless it is used before."""
