@@ -87,7 +87,10 @@ class Engine:
             restoration.replay(change)
         self._last_flow_id = restoration.finish()
         if self._changes is not None:
+            # These are written down already.
             self._changes.take()
+            for (vpn, _), publisher in restoration.forgotten.items():
+                self._changes.note_publisher_gone(vpn, publisher)
 
     # -- administration
 

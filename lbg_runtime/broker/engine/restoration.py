@@ -49,6 +49,8 @@ class Restoration:
         self._queues: dict[QueueNumber, tuple[Vpn, Queue]] = {}
         self._flows: dict[FlowId, FlowKept] = {}
         self._last_flow_id = FlowId(0)
+        self.forgotten: dict[tuple[str, str], PublisherState] = {}
+        """Publisher flows, by VPN and name, that had to make room: with the last connections more were abandoned."""
 
     def replay(self, change: Change) -> None:
         """Apply one change again."""
@@ -84,7 +86,9 @@ class Restoration:
                 state = PublisherState(
                     name, FlowId(0), last_judged_id, {id_: (code, text) for id_, code, text in refused}
                 )
-                self._vpn(vpn_name).publishers.abandon(state)
+                self.forgotten.pop((vpn_name, name), None)
+                if (forgotten := self._vpn(vpn_name).publishers.abandon(state)) is not None:
+                    self.forgotten[vpn_name, forgotten.name] = forgotten
             case PublisherGone(vpn_name, name):
                 self._vpn(vpn_name).publishers.forget(name)
             case DeliveryIdsSkipped(up_to):

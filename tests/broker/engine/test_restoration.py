@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import initialize, rule
 
+from lbg_runtime.broker.engine import publisher_flow
 from lbg_runtime.broker.engine.changes import (
     Change,
     Changes,
@@ -12,6 +13,8 @@ from lbg_runtime.broker.engine.changes import (
     FlowKept,
     MessageKept,
     MessagesDelivered,
+    PublisherGone,
+    PublisherKept,
 )
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine
@@ -326,3 +329,11 @@ def test_a_message_on_its_way_through_is_told_of_in_order(kept):
         MessageKept(1, 1, Published("orders/new", 1, 1)),
         MessagesDelivered(1, flow, [(1, DeliveryId(1), 1)]),
     )
+
+
+def test_publisher_flows_for_which_there_is_no_room_any_more_are_gone_for_a_later_life_too(monkeypatch):
+    """Those that were open when the broker ended are abandoned now, as others have been for long."""
+    monkeypatch.setattr(publisher_flow, "ABANDONED_NAMES_KEPT", 2)
+    changes = Changes()
+    Engine("2", changes).restore([PublisherKept("default", name, 1, ()) for name in "abcda"])
+    assert changes.take() == [PublisherGone("default", "b"), PublisherGone("default", "c")]
