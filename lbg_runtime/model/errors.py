@@ -442,6 +442,7 @@ class PlanOutdated(SempError):
             f"this command stood still for {since_s:.0f} s, and somebody else may have changed the group meanwhile; "
             "expected the same command again"
         )
+        self.since_s = since_s
 
 
 class GroupMissing(SempError):
