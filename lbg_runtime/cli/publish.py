@@ -112,8 +112,9 @@ def publish(
 
     Without --count, --rate, --keys and --duration, each line of standard input is the payload of a message. Messages
     are generated without end unless --count or --duration says otherwise, and without --rate as fast as the broker
-    confirms them. SIGTERM and SIGINT stop the sending; confirms of what was sent are still awaited. A line that cannot
-    be sent stops it, too, with exit code 2. Exit code 1 if a message was refused, or may be lost.
+    confirms them. SIGTERM and SIGINT stop the sending; confirms of what was sent are still awaited, until a second
+    signal. A line that cannot be sent stops it, too, with exit code 2. Exit code 1 if a message was refused, or may be
+    lost.
     """
     # Before the imports, which take their time.
     parent_pid = starting_parent() if exit_with_parent else None
@@ -196,9 +197,11 @@ async def _publish(
     causes: list[StopCause] = []
     failure: UserError | None = None
     ledger, counts, began_s = None, PublisherCounts(0, 0, 0, 0), time.monotonic()
-    sending = anyio.CancelScope()
+    sending, waiting = anyio.CancelScope(), anyio.CancelScope()
 
     def stop(cause: StopCause) -> None:
+        if causes and cause.hurries:
+            waiting.cancel()
         causes.append(cause)
         sending.cancel()
 
@@ -218,7 +221,9 @@ async def _publish(
                 except UserError as error:
                     failure = error
                 finally:
-                    counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
+                    with waiting:
+                        await publisher.close(_CONFIRM_TIMEOUT_MS)
+                    counts = publisher.counts
     if failure is not None and not counts.sent:
         raise failure
     # Otherwise some was sent: whoever goes on from here must know how far it came.

@@ -53,10 +53,10 @@ def replay(
     """Publish landed messages again, each confirmed, in the order of each key, up to the present end of the log.
 
     The messages keep their headers and, as text, their user properties, and get `lbg_replay_of` with the id of the row.
-    The replay stops at the first message that is refused or may be lost; it reports how far it came. Of a log with
-    damage nothing is published, or, if it has one queue, what lies before the damage. Exit code 1 in these cases, if
-    messages had no key and were left out, if the disk refused lines of the ledger, and if --key matches nothing; 130 if
-    stopped.
+    The replay stops at the first message that is refused or may be lost; it reports how far it came. A signal stops it,
+    too, when what was sent is confirmed; a second one does not wait for that. Of a log with damage nothing is
+    published, or, if it has one queue, what lies before the damage. Exit code 1 in these cases, if messages had no key
+    and were left out, if the disk refused lines of the ledger, and if --key matches nothing; 130 if stopped.
     """
     selection = _selection(from_, to, key, shard)
     if dry_run and ledger is not None:
@@ -156,11 +156,13 @@ async def _replay(
     from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()
-    sending = anyio.CancelScope()
+    sending, waiting = anyio.CancelScope(), anyio.CancelScope()
     # For the thread on which the log is read, which no cancellation ends.
     stopped = threading.Event()
 
-    def stop(*_: StopCause) -> None:
+    def stop(*causes: StopCause) -> None:
+        if stopped.is_set() and any(cause.hurries for cause in causes):
+            waiting.cancel()
         stopped.set()
         sending.cancel()
 
@@ -176,7 +178,8 @@ async def _replay(
                         messages = _messages(log, selection, stopped.is_set)
                         await replay_messages(messages, publisher, topic, rate, replayed, show)
             finally:
-                await publisher.close(_CONFIRM_TIMEOUT_MS)
+                with waiting:
+                    await publisher.close(_CONFIRM_TIMEOUT_MS)
                 replayed.ledger_dropped = 0 if publisher.ledger is None else publisher.ledger.dropped
     return sending.cancelled_caught
 

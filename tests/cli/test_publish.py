@@ -20,15 +20,17 @@ import pytest
 
 from lbg_runtime import publishing
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli import publish as publish_module
 from lbg_runtime.cli.log import LogOutput
 from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
 from tests.addresses import OWN_HOST
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.processes import running
 from tests.warm import Copy, WarmLbg
 
@@ -449,3 +451,38 @@ async def test_it_does_not_begin_if_its_parent_has_gone(tmp_path: Path, monkeypa
             settings, LoadPlan("orders/created", ("1",), count=3), None, LogOutput(sys.stderr), parent_pid=-1
         )
     assert (summary.sent, summary.stopped_by, broker.is_closed) == (0, "parent gone", False)
+
+
+class _DeafBroker:
+    """Confirms nothing; asks this process twice to leave when the last message is sent."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    @asynccontextmanager
+    async def opened(self, *_: object, **__: object) -> AsyncIterator["_DeafBroker"]:
+        yield self
+
+    def send(self, _: Message) -> asyncio.Future[None]:
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        return asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.real_time
+async def test_who_asks_it_twice_to_leave_does_not_wait_for_confirms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "open_session", _DeafBroker(3).opened)
+    monkeypatch.setattr(publish_module, "_CONFIRM_TIMEOUT_MS", 10 * PATIENCE_MS)
+    settings = load_settings(_write_config(tmp_path, 1))
+    async with asyncio.timeout(PATIENCE_S):
+        summary = await _publish(
+            settings, LoadPlan("orders/created", ("1",), count=3), tmp_path, LogOutput(sys.stderr), parent_pid=None
+        )
+    assert (summary.sent, summary.unknown, summary.stopped_by, summary.exit_code) == (3, 3, "SIGTERM", 1)
+    assert summary.ledger is not None
+    with open(summary.ledger) as ledger:  # noqa: ASYNC230 - nothing else is at work on the loop
+        assert not orjson.loads(ledger.readlines()[-1])["clean"]

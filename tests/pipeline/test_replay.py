@@ -5,8 +5,10 @@ Over 400 lines, as all of them read the one log that is landed here.
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from lbg_runtime import publishing
 from lbg_runtime.admin.stored import Difference
+from lbg_runtime.cli import replay as replay_command
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
@@ -34,6 +37,7 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
 app = command_line()
@@ -482,6 +486,38 @@ def test_what_is_confirmed_is_on_the_ledger(
     ranges = [line for line in lines if line["kind"] == "confirmed"]
     assert sum(line["last_seq"] - line["first_seq"] + 1 for line in ranges) == told["confirmed"] > 0
     assert (lines[-1]["clean"], told["ledger_dropped"]) == (True, 0)
+
+
+class DeafBroker:
+    """Confirms nothing; asks this process twice to leave when the third message is sent."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    @asynccontextmanager
+    async def opened(self, *_: object, **__: object) -> AsyncIterator["DeafBroker"]:
+        yield self
+
+    def send(self, _: Message) -> asyncio.Future[None]:
+        self._sent += 1
+        if self._sent == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.real_time
+def test_who_asks_it_twice_to_leave_does_not_wait_for_confirms(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "open_session", DeafBroker().opened)
+    monkeypatch.setattr(replay_command, "_CONFIRM_TIMEOUT_MS", 2 * PATIENCE_MS)
+    ended = lbg_replay("--json")
+    told = json.loads(ended.stdout)
+    assert (ended.exit_code, told["confirmed"]) == (130, 0)
+    assert 3 <= told["sent"] <= 7
+    assert "no answer before the publisher was closed" in told["failure"]
+    assert told["seconds"] < PATIENCE_S
 
 
 def test_a_replay_whose_ledger_the_disk_refuses_ends_with_1(
