@@ -4,13 +4,15 @@ As in `test_interruptions.py`, a few steps of each story are tried here, others 
 """
 
 import asyncio
+import json
 import socket
 import struct
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import ClassVar
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.http_server import HttpServer
 from lbg_runtime.broker.semp.server import SempServer
@@ -27,6 +29,7 @@ from lbg_runtime.testing.moments import Moments
 from tests.broker.server.desk import login
 from tests.interruptions import WAYS, Story, disturbed, faults, try_all
 from tests.runtime.conftest import make_settings
+from tests.sidecar.conftest import SidecarTrial
 
 pytestmark = pytest.mark.real_time
 
@@ -151,11 +154,65 @@ class Showing(Real):
         await asyncio.sleep(0)
 
 
+class Pulling(Real):
+    """A sidecar, and its application without a port: it publishes, pulls and settles over HTTP, and may be cut."""
+
+    async def begin(self):
+        self.trial = SidecarTrial()
+        journal = {"journal": {"path": str(self.folder)}}
+        self.app = self.trial.app(sidecar={"listen": "127.0.0.1:0"}, ops=journal, failure={"timeout": "10m"})
+        self.confirmed = self.asked = 0
+        self.ending = ExitStack()
+        self.log = self.ending.enter_context(capture_logs())
+
+    async def act(self):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.app.run())
+            self.working = tasks.create_task(self.work())
+            await asyncio.wait([self.working])
+            self.app.stop()
+
+    async def work(self):
+        while not (served := [each for each in self.log if each["event"] == "sidecar_served"]):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with aiohttp.ClientSession(f"http://{served[0]['address']}") as client, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.pull(client))
+            tasks.create_task(self.publish(client))
+
+    async def publish(self, client):
+        for number in range(4):
+            async with client.post(f"/v1/publish/orders/new?key=k{number % 2}", data=b"x") as answered:
+                self.confirmed += answered.status == 200
+
+    async def pull(self, client):
+        async with client.post("/v1/pull?max=2") as stream:
+            while self.asked < 4:
+                if (line := await stream.content.readline()).strip():
+                    self.asked += 1
+                    told = {"id": json.loads(line)["id"], "status": "SUCCESS"}
+                    async with client.post("/v1/settle", json=told) as answered:
+                        await answered.read()
+
+    def disturb(self):
+        self.working.cancel()
+
+    async def look(self):
+        self.ending.close()
+        await asyncio.sleep(0)
+        left = sum(self.trial.depths()) if self.trial.broker.engine.queue_names("default") else 0
+        if left + self.asked < self.confirmed:
+            self.found.append(f"lost: {self.confirmed} confirmed, {self.asked} settled, {left} left")
+        if any('"kind":"close"' not in each.read_text().splitlines()[-1] for each in self.folder.iterdir()):
+            self.found.append("a journal or the ledger has no end")
+        self.found += [f"told: {each}" for each in self.log if each["log_level"] == "error"]
+
+
 STORIES: dict[type[Real], int] = {
     ServingBrowsers: 5,
     ServingABrowserThatStays: 5,
     ServingOneWhoIsCut: 31,
     Showing: 59,
+    Pulling: 149,
 }
 """Each with the distance between the steps that are tried here."""
 
