@@ -32,7 +32,7 @@ from lbg_runtime.model.sendable import is_sendable
 from lbg_runtime.runtime.stop import StopCause, starting_parent
 
 if TYPE_CHECKING:
-    from lbg_runtime.cli.log import LogOutput
+    from lbg_runtime.cli.log_output import LogOutput
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.cli import log
-from lbg_runtime.cli.log import LogOutput
+from lbg_runtime.cli import log_output
+from lbg_runtime.cli.log_output import LogOutput
 
 pytestmark = pytest.mark.real_time
 
@@ -71,7 +71,7 @@ def test_what_could_not_be_written_is_told_of_again_where_the_line_that_tells_it
     output, write = LogOutput(stream), stream.write
     monkeypatch.setattr(stream, "write", lambda text: _FullDisk().write(text) if next(is_full) else write(text))
     report = SimpleNamespace(error=lambda event, count: output.write(f"{event} {count}\n"))
-    monkeypatch.setattr(log, "_log", report)
+    monkeypatch.setattr(log_output, "_log", report)
     for line in ("one\n", "two\n", "three\n"):
         output.write(line)
     assert stream.getvalue() == "two\nthree\nlog_writes_failed 2\n"
@@ -165,7 +165,7 @@ def test_what_a_pipe_does_not_take_is_counted_and_half_a_line_is_a_line_of_its_o
 
 
 def test_a_reader_that_stopped_reading_holds_up_one_line_for_a_moment_and_none_after_it(monkeypatch):
-    monkeypatch.setattr(log, "READER_WAIT_MS", 20)
+    monkeypatch.setattr(log_output, "READER_WAIT_MS", 20)
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs() as logs:
         output = LogOutput(stream)
@@ -207,11 +207,11 @@ def test_a_line_of_many_pieces_waits_for_a_slow_reader_no_longer_than_one_of_one
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs():
         slow = _SlowReader(reading)
-        monkeypatch.setattr(log, "select", slow)
-        monkeypatch.setattr(log, "time", slow)
+        monkeypatch.setattr(log_output, "select", slow)
+        monkeypatch.setattr(log_output, "time", slow)
         output = LogOutput(stream)
         output.write("x" * 200_000)
-        assert slow.now_ms == log.READER_WAIT_MS
+        assert slow.now_ms == log_output.READER_WAIT_MS
 
 
 def test_where_others_take_the_room_a_line_waits_for_more_but_no_longer_than_for_a_reader(monkeypatch):
@@ -226,7 +226,7 @@ def test_where_others_take_the_room_a_line_waits_for_more_but_no_longer_than_for
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         return write(file, data)
 
-    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    monkeypatch.setattr(log_output, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
     monkeypatch.setattr(os, "write", write_or_not)
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs() as logs:
@@ -235,7 +235,7 @@ def test_where_others_take_the_room_a_line_waits_for_more_but_no_longer_than_for
         assert (os.read(reading, 100), logs) == (b"one\n", [])
         refusals[0], began_s = 1_000_000, now_s[0]
         output.write("two\n")
-        assert now_s[0] - began_s == pytest.approx(log.READER_WAIT_MS / 1_000, abs=0.002)
+        assert now_s[0] - began_s == pytest.approx(log_output.READER_WAIT_MS / 1_000, abs=0.002)
         began_s = now_s[0]
         output.write("three\n")
         assert now_s[0] == began_s, "nobody waits again for who has not read"
@@ -246,10 +246,10 @@ def test_where_others_take_the_room_a_line_waits_for_more_but_no_longer_than_for
 
 
 ON_A_TERMINAL = """
-from lbg_runtime.cli import log
+from lbg_runtime.cli import log_output
 import sys
-log.READER_WAIT_MS = 20
-output = log.LogOutput(sys.stderr)
+log_output.READER_WAIT_MS = 20
+output = log_output.LogOutput(sys.stderr)
 for number in range(2_000):
     output.write(f"{number}:{'x' * 200}\\n")
 """
@@ -280,7 +280,7 @@ def test_a_line_for_which_a_pipe_has_room_is_written_in_one_piece_and_no_other_p
 
 
 def test_a_socket_that_nobody_reads_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr(log, "READER_WAIT_MS", 50)
+    monkeypatch.setattr(log_output, "READER_WAIT_MS", 50)
     ours, theirs = socket.socketpair()
     with ours, theirs, ours.makefile("w") as stream, capture_logs() as logs:
         output = LogOutput(stream)

@@ -21,7 +21,7 @@ import pytest
 from lbg_runtime import publishing
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli import publish as publish_module
-from lbg_runtime.cli.log import LogOutput
+from lbg_runtime.cli.log_output import LogOutput
 from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice

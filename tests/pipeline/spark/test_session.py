@@ -1,4 +1,7 @@
-"""What of a session needs no JVM: who hears SIGINT while one starts, and the end of one that has died."""
+"""What of a session needs no JVM: who hears SIGINT, what it and its streams are told, how they start, fail and end.
+
+More than 400 lines, as it has all that can be tried without the seconds in which a JVM starts.
+"""
 
 import logging
 import os
