@@ -2,10 +2,13 @@
 
 import asyncio
 import socket
+import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 
@@ -55,23 +58,51 @@ class Listening(ABC):
         return listener
 
 
+class Accepting(Listening):
+    """One for which asyncio accepts connections."""
+
+    _listener: asyncio.Server | None = None
+
+    async def _accept_for(
+        self, name: str, make_protocol: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
+    ) -> None:
+        self._listener = await asyncio.get_running_loop().create_server(
+            make_protocol,
+            sock=self._listen(name),
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+            # Listening begins below: a listener that starts here would be lost, and go on listening, if the task were
+            # cancelled in the same turn of the loop.
+            start_serving=False,
+        )
+        try:
+            await self._listener.start_serving()
+        except asyncio.CancelledError:
+            # Nobody stops what has not started.
+            await self.stop()
+            raise
+
+    async def _accept_no_more(self) -> asyncio.CancelledError | None:
+        """Have what was accepted become a connection before the listener is closed, where asyncio would forget it;
+        returns the cancellation that came meanwhile."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return None
+        for each in listener.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        cancellation: asyncio.CancelledError | None = None
+        # In the next turn asyncio makes a transport of it, and in the one after that it tells us.
+        for _ in range(2):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                cancellation = error
+        listener.close()
+        return cancellation
+
+
 def listen(name: str, host: str, port: int) -> socket.socket:
     """A socket that listens there; raises a `UserError` that begins with `name` if the address cannot be had."""
     return ListenAddress(host, port).listen(
         lambda reason, expected: UserError(f"{name} {host}:{port}", reason, expected)
     )
-
-
-async def accept_no_more(listener: asyncio.Server) -> asyncio.CancelledError | None:
-    """Have what was accepted become a connection before the listener is closed, where asyncio would forget it; returns
-    the cancellation that came meanwhile."""
-    for each in listener.sockets:
-        asyncio.get_running_loop().remove_reader(each.fileno())
-    cancellation: asyncio.CancelledError | None = None
-    # In the next turn asyncio makes a transport of it, and in the one after that it tells us.
-    for _ in range(2):
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError as error:
-            cancellation = error
-    return cancellation

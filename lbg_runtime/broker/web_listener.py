@@ -11,10 +11,10 @@ from contextlib import suppress
 
 from aiohttp import WSMsgType, web
 
-from lbg_runtime.broker.listening import Listening, accept_no_more
+from lbg_runtime.broker.listening import Accepting
 from lbg_runtime.broker.server.connection import CLOSE_TIMEOUT_S, LOGIN_TIMEOUT_S
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, common_name
+from lbg_runtime.broker.server.tls import common_name
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The most that a client may send at once; more than the largest message that the broker takes."""
@@ -22,7 +22,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 
 
-class WebListener(Listening):
+class WebListener(Accepting):
     """Serves clients over WebSocket."""
 
     def __init__(self, server: BrokerServer, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
@@ -31,42 +31,27 @@ class WebListener(Listening):
         self._server = server
         self._tls = tls
         self._http = web.Server(self._serve, access_log=None)
-        self._listener: asyncio.Server | None = None
         self._clients: set[asyncio.Transport] = set()
         self._looks: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         """Of connections on which no WebSocket has begun: when they are cut."""
 
     async def start(self) -> None:
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._accept,
-            sock=self._listen("web"),
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_TIMEOUT_S,
-            # Begun below: see `BrokerServer.start`.
-            start_serving=False,
-        )
-        try:
-            await self._listener.start_serving()
-        except asyncio.CancelledError:
-            # Nobody stops what has not started.
-            await self.stop()
-            raise
+        await self._accept_for("web", self._accept, self._tls)
 
     async def stop(self) -> None:
         """Stop listening and cut every client, when cancelled, too. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            cancellation = await accept_no_more(listener)
-            listener.close()
-            for look in self._looks.values():
-                look.cancel()
-            self._looks.clear()
-            for client in self._clients:
-                client.abort()
-            # A cancellation must end only this wait: the library would leave connections open.
-            await asyncio.shield(asyncio.ensure_future(self._http.shutdown(CLOSE_TIMEOUT_S)))
-            if cancellation is not None:
-                raise cancellation
+        if self._listener is None:
+            return
+        cancellation = await self._accept_no_more()
+        for look in self._looks.values():
+            look.cancel()
+        self._looks.clear()
+        for client in self._clients:
+            client.abort()
+        # A cancellation must end only this wait: the library would leave connections open.
+        await asyncio.shield(asyncio.ensure_future(self._http.shutdown(CLOSE_TIMEOUT_S)))
+        if cancellation is not None:
+            raise cancellation
 
     def _accept(self) -> web.RequestHandler:
         handler = self._http()

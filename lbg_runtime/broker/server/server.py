@@ -16,13 +16,13 @@ from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.listening import Listening, accept_no_more
+from lbg_runtime.broker.listening import Accepting
 from lbg_runtime.broker.server.connection import Connection, Origin
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
 from lbg_runtime.broker.server.keys import closes_group, key_of
 from lbg_runtime.broker.server.session import Session
-from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
+from lbg_runtime.broker.server.tls import TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
 from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 _CLIENT = attrgetter("client")
 
 
-class BrokerServer(Listening):
+class BrokerServer(Accepting):
     """Serves real clients. Everything is called from the event loop's thread."""
 
     def __init__(
@@ -67,7 +67,6 @@ class BrokerServer(Listening):
         self._failure: StoreFailed | None = None
         self._has_failed = asyncio.Event()
         self._tls = tls
-        self._listener: asyncio.Server | None = None
         self._connections: dict[Connection, None] = {}
         self._by_client: dict[ClientId, Connection] = {}
         self._to_flush: dict[Connection, None] = {}
@@ -111,34 +110,16 @@ class BrokerServer(Listening):
             accounts = self.engine.administration.accounts(DEFAULT_VPN)
             accounts.takes_certificates, accounts.takes_passwords = True, False
         self._is_stopped = False
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._accept,
-            sock=self._listen("smf"),
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
-            # Listening begins below: a listener that starts here would be lost, and go on listening, if the task were
-            # cancelled in the same turn of the loop.
-            start_serving=False,
-        )
-        try:
-            await self._listener.start_serving()
-        except asyncio.CancelledError:
-            # Nobody stops what has not started.
-            await self.stop()
-            raise
+        await self._accept_for("smf", self._accept, tls)
         # Deadlines restored from the store may be due.
         self._timer.arm()
 
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all are gone, if it is cancelled, too. Idempotent."""
         self._is_stopped = True
-        listener, self._listener = self._listener, None
-        cancellation: asyncio.CancelledError | None = None
         self.engine.send_no_more()
         self.faults.drop()
-        if listener is not None:
-            cancellation = await accept_no_more(listener)
-            listener.close()
+        cancellation = await self._accept_no_more()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         while self._connections:
             try:
