@@ -1,4 +1,5 @@
-"""The errors that more than one room raises or handles, in one tree. A room's own errors are where they are raised.
+"""The root of our errors, and those that users meet or that more than one room raises or handles. Others are where they
+are raised, below this root if they leave their room.
 
 Facts are attributes; `retriable` is a property of the class. One file of more than 400 lines, so that this tree can be
 read in one place.
